@@ -17,7 +17,7 @@ absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size
 absl::Status InvalidArgumentError(std::string_view field, std::string_view message) {
   absl::Status status =
       absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": ", ToAbsl(message)));
-  status.SetPayload(kFieldPayload, absl::Cord(ToAbsl(field)));
+  SetField(status, field);
   return status;
 }
 
@@ -25,7 +25,7 @@ absl::Status NotFoundError(std::string_view what) { return absl::NotFoundError(T
 
 absl::Status ResourceExhaustedError(std::string_view what, int64_t retry_after_ms) {
   absl::Status status = absl::ResourceExhaustedError(ToAbsl(what));
-  status.SetPayload(kRetryPayload, absl::Cord(absl::StrCat(retry_after_ms)));
+  SetRetryAfterMs(status, retry_after_ms);
   return status;
 }
 
@@ -66,6 +66,14 @@ std::optional<int64_t> RetryAfterMsOf(const absl::Status& status) {
     return std::nullopt;
   }
   return retry_after_ms;
+}
+
+void SetField(absl::Status& status, std::string_view field) {
+  status.SetPayload(kFieldPayload, absl::Cord(ToAbsl(field)));
+}
+
+void SetRetryAfterMs(absl::Status& status, int64_t retry_after_ms) {
+  status.SetPayload(kRetryPayload, absl::Cord(absl::StrCat(retry_after_ms)));
 }
 
 }  // namespace selfsame

@@ -42,17 +42,20 @@ absl::Status InternalError(std::string_view what);
 std::optional<std::string> FieldOf(const absl::Status& status);
 std::optional<int64_t> RetryAfterMsOf(const absl::Status& status);
 
+// Attaches such a detail to an error that came from elsewhere.
+void SetField(absl::Status& status, std::string_view field);
+void SetRetryAfterMs(absl::Status& status, int64_t retry_after_ms);
+
 }  // namespace selfsame
 
 // Early return on error. Abseil 20220623 has no status macros.
 #define SELFSAME_CONCAT_INNER(a, b) a##b
 #define SELFSAME_CONCAT(a, b) SELFSAME_CONCAT_INNER(a, b)
-#define RETURN_IF_ERROR(expression)                         \
-  do {                                                      \
-    if (absl::Status status_ = (expression); !status_.ok()) \
-      return status_;                                       \
+#define RETURN_IF_ERROR(expression)                                         \
+  do {                                                                      \
+    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
-#define ASSIGN_OR_RETURN(declaration, expression)                                              \
+#define ASSIGN_OR_RETURN(declaration, expression) \
   ASSIGN_OR_RETURN_IMPL(SELFSAME_CONCAT(status_or_, __LINE__), declaration, expression)
 #define ASSIGN_OR_RETURN_IMPL(holder, declaration, expression) \
   auto holder = (expression);                                  \

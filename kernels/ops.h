@@ -1,12 +1,13 @@
 #pragma once
 
-// The operations a model's forward pass is written in (common/model/forward.h). A backend implements
-// them for one device under one Schedule; kernels/README.md gives the arithmetic of each.
+// The operations a model's forward pass is written in (common/model/forward.h). A backend
+// implements them for one device under one Schedule; kernels/README.md gives the arithmetic of
+// each.
 //
-// All pointers named x, y, out, qkv, residual, table and so on are device memory (for the CPU backend:
-// ordinary memory) obtained from Ops::Allocate. Activations are bf16 and rounded to bf16 after every
-// op; accumulation is float. Matrices are row-major: [rows, width]. Ops run in the order they are
-// called. One thread at a time calls an Ops object.
+// All pointers named x, y, out, qkv, residual, table and so on are device memory (for the CPU
+// backend: ordinary memory) obtained from Ops::Allocate. Activations are bf16 and rounded to bf16
+// after every op; accumulation is float. Matrices are row-major: [rows, width]. Ops run in the
+// order they are called. One thread at a time calls an Ops object.
 
 #include <cstddef>
 #include <cstdint>
@@ -64,9 +65,9 @@ class DeviceBuffer {
   size_t size_bytes_ = 0;
 };
 
-// The rows of a pass that belong to one sequence: consecutive rows at consecutive positions. Keys and
-// values of positions before `first_position` are read from the cache; those of the rows themselves
-// are written to it first and then read back.
+// The rows of a pass that belong to one sequence: consecutive rows at consecutive positions. Keys
+// and values of positions before `first_position` are read from the cache; those of the rows
+// themselves are written to it first and then read back.
 struct SequenceRows {
   int32_t first_row = 0;
   int32_t row_count = 0;
@@ -75,14 +76,14 @@ struct SequenceRows {
   const int32_t* block_table = nullptr;
 };
 
-// What one forward pass runs over. Rows that no sequence covers are padding: token 0, position 0, no
-// KV written, attention output zero. Host memory, valid until Ops::EndPass returns.
+// What one forward pass runs over. Rows that no sequence covers are padding: token 0, position 0,
+// no KV written, attention output zero. Host memory, valid until Ops::EndPass returns.
 struct Pass {
   int32_t row_count = 0;
-  std::span<const int32_t> token_ids;          // [row_count]
-  std::span<const int32_t> positions;          // [row_count]
-  std::span<const SequenceRows> sequences;     // ordered by first_row
-  std::span<const int32_t> logit_rows;         // rows whose logits are wanted, any order
+  std::span<const int32_t> token_ids;       // [row_count]
+  std::span<const int32_t> positions;       // [row_count]
+  std::span<const SequenceRows> sequences;  // ordered by first_row
+  std::span<const int32_t> logit_rows;      // rows whose logits are wanted, any order
 };
 
 // One layer's paged cache: [block][K then V][kv_head][16][head_dim] bf16.
@@ -108,12 +109,12 @@ struct RopeTable {
 
 // How one row of logits becomes a token.
 struct SampleRow {
-  float temperature = 0.0f;   // 0: greedy, ties to the lowest token id
-  int32_t top_k = 0;          // 0: off
-  float top_p = 1.0f;         // 1: off
+  float temperature = 0.0f;  // 0: greedy, ties to the lowest token id
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;        // 1: off
   uint64_t seed = 0;
   int32_t choice_index = 0;
-  int32_t position = 0;       // absolute position of the token being chosen
+  int32_t position = 0;  // absolute position of the token being chosen
 };
 
 struct SampledToken {
@@ -135,7 +136,8 @@ class Ops {
   // Device memory, 64-byte aligned, zeroed. RESOURCE_EXHAUSTED when there is not enough.
   virtual absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(size_t size_bytes) = 0;
 
-  // Stacks `parts` along n, converts to bf16 (nearest even) and packs. All parts have the same cols.
+  // Stacks `parts` along n, converts to bf16 (nearest even) and packs. All parts have the same
+  // cols.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackMatrix(
       std::span<const MatrixPart> parts) = 0;
 

@@ -37,10 +37,11 @@ struct ModelConfig {
   bool attention_bias = false;  // q, k, v have biases
   bool output_bias = false;     // o has a bias
   bool mlp_bias = false;
-  bool has_qk_norm = false;     // Qwen3
+  bool has_qk_norm = false;  // Qwen3
 };
 
-// generation_config.json: what a request that sets nothing gets. Fields the file leaves out are empty.
+// generation_config.json: what a request that sets nothing gets. Fields the file leaves out are
+// empty.
 struct GenerationDefaults {
   std::vector<int32_t> eos_token_ids;  // sorted, distinct; may be empty
   std::optional<float> temperature;
@@ -52,7 +53,8 @@ struct GenerationDefaults {
 // type, or a value out of range: one FAILED_PRECONDITION that names the file and the field.
 absl::StatusOr<ModelConfig> LoadModelConfig(std::string_view model_dir);
 
-// Reads DIR/generation_config.json, or, where it is missing, the end-of-sequence ids of config.json.
+// Reads DIR/generation_config.json, or, where it is missing, the end-of-sequence ids of
+// config.json.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(std::string_view model_dir,
                                                           const ModelConfig& config);
 

@@ -19,26 +19,26 @@ inline const BFloat16* VectorData(const DeviceVector& vector) {
 }
 
 struct LayerWeights {
-  DeviceVector input_norm;                  // [hidden]
-  std::unique_ptr<PackedMatrix> qkv;        // [(heads + 2 kv_heads) * head_dim, hidden]
-  DeviceVector qkv_bias;                    // or null
-  DeviceVector q_norm;                      // [head_dim] or null
-  DeviceVector k_norm;                      // [head_dim] or null
-  std::unique_ptr<PackedMatrix> output;     // [hidden, heads * head_dim]
-  DeviceVector output_bias;                 // or null
-  DeviceVector post_attention_norm;         // [hidden]
-  std::unique_ptr<PackedMatrix> gate_up;    // [2 * intermediate, hidden]: gate rows, then up rows
-  DeviceVector gate_up_bias;                // or null
-  std::unique_ptr<PackedMatrix> down;       // [hidden, intermediate]
-  DeviceVector down_bias;                   // or null
+  DeviceVector input_norm;                // [hidden]
+  std::unique_ptr<PackedMatrix> qkv;      // [(heads + 2 kv_heads) * head_dim, hidden]
+  DeviceVector qkv_bias;                  // or null
+  DeviceVector q_norm;                    // [head_dim] or null
+  DeviceVector k_norm;                    // [head_dim] or null
+  std::unique_ptr<PackedMatrix> output;   // [hidden, heads * head_dim]
+  DeviceVector output_bias;               // or null
+  DeviceVector post_attention_norm;       // [hidden]
+  std::unique_ptr<PackedMatrix> gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
+  DeviceVector gate_up_bias;              // or null
+  std::unique_ptr<PackedMatrix> down;     // [hidden, intermediate]
+  DeviceVector down_bias;                 // or null
 };
 
 // One rank's weights of a model, on one device. Immutable after loading.
 struct ModelWeights {
   std::unique_ptr<PackedMatrix> embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  DeviceVector final_norm;                  // [hidden]
-  std::unique_ptr<PackedMatrix> head;       // [vocab, hidden]; null when tied to the embedding
+  DeviceVector final_norm;             // [hidden]
+  std::unique_ptr<PackedMatrix> head;  // [vocab, hidden]; null when tied to the embedding
   // SHA-256 over the names, shapes, types and bytes of all tensors the model uses, sorted by name.
   std::string digest;
 

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Every bound on what a client or a peer may send, and on what the services hold for them.
+namespace selfsame {
+
+// Requests.
+inline constexpr int64_t kMaxPromptBytes = 4 << 20;
+inline constexpr int kMaxChatMessages = 1024;
+inline constexpr int kMaxStopStrings = 16;
+inline constexpr int kMaxStopStringBytes = 256;
+inline constexpr int kMaxStopTokenIds = 64;
+inline constexpr float kMaxTemperature = 100.0f;
+inline constexpr int kMaxRequestIdBytes = 128;
+inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
+
+// Windows.
+inline constexpr int kMaxWindowSize = 256;
+
+}  // namespace selfsame
