@@ -27,16 +27,16 @@ struct PassLimits {
 // is written once over Ops. The Ops' schedule decides the arithmetic. One thread at a time.
 class Model {
  public:
-  // Loads a Hugging Face directory. Errors: as LoadModelConfig and LoadModelWeights; INVALID_ARGUMENT
-  // when a limit is out of range.
+  // Loads a Hugging Face directory. Errors: as LoadModelConfig and LoadModelWeights;
+  // INVALID_ARGUMENT when a limit is out of range.
   static absl::StatusOr<std::unique_ptr<Model>> Load(std::string_view model_dir,
                                                      const PassLimits& limits,
                                                      std::unique_ptr<Ops> ops);
   virtual ~Model() = default;
 
-  // One forward pass over `pass`, then one sampled token for each of pass.logit_rows: `sampling` and
-  // `out` have that many entries. Writes the KV of every covered row.
-  // REQUIRES: pass within the limits; block tables cover every row; token ids below vocab_size.
+  // One forward pass over `pass`, then one sampled token for each of pass.logit_rows: `sampling`
+  // and `out` have that many entries. Writes the KV of every covered row. REQUIRES: pass within the
+  // limits; block tables cover every row; token ids below vocab_size.
   absl::Status Run(const Pass& pass, KvCache& kv, std::span<const SampleRow> sampling,
                    std::span<SampledToken> out);
 
@@ -80,7 +80,7 @@ class Model {
   std::unique_ptr<DeviceBuffer> activated_;  // [rows, intermediate]
   std::unique_ptr<DeviceBuffer> gathered_;   // [logit_rows, hidden]
   std::unique_ptr<DeviceBuffer> logits_;     // [logit_rows, vocab] float
-  std::unique_ptr<DeviceBuffer> rope_;       // cos then sin: [context_limit, head_dim / 2] float each
+  std::unique_ptr<DeviceBuffer> rope_;  // cos then sin: [context_limit, head_dim / 2] float each
 };
 
 }  // namespace selfsame

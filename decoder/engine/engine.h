@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "decoder/engine/types.h"
+
+namespace selfsame::decoder {
+
+struct EngineStats {
+  int32_t running_requests = 0;
+  int32_t waiting_requests = 0;
+};
+
+// What the service needs of an engine. All calls are safe from any thread and never block.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Queues a request. RESOURCE_EXHAUSTED when the queue is full; UNAVAILABLE when draining;
+  // FAILED_PRECONDITION or UNAVAILABLE at once for a deterministic request no verifier can serve.
+  // Returns an id for Cancel. `sink` gets events only after Submit returned OK.
+  virtual absl::StatusOr<uint64_t> Submit(GenerationRequest request,
+                                          std::shared_ptr<GenerationSink> sink) = 0;
+  // The client is gone: frees everything; the sink gets OnError(CANCELLED). Unknown ids are
+  // ignored.
+  virtual void Cancel(uint64_t id) = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace selfsame::decoder

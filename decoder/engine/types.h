@@ -1,0 +1,143 @@
+#pragma once
+
+// What crosses the border between the decoder's engine and its surroundings: requests and their
+// events (decoder/service), windows and verdicts (decoder/verifier_client). Plain data; no gRPC.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace selfsame::decoder {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// One validated generation with every default resolved.
+struct GenerationRequest {
+  std::string request_id;
+  std::vector<int32_t> prompt_token_ids;  // not empty, shorter than the context limit
+  float temperature = 1.0f;               // 0: greedy
+  int32_t top_k = 0;                      // 0: off
+  float top_p = 1.0f;                     // 1: off
+  uint64_t seed = 0;
+  int32_t max_tokens = 0;  // prompt + max_tokens is at most the context limit
+  std::vector<std::string> stop_strings;
+  std::vector<int32_t> stop_token_ids;  // end-of-sequence ids included unless ignored; sorted
+  bool is_deterministic = false;
+  bool logprobs = false;
+  std::optional<std::string> expected_fingerprint;
+  std::optional<SteadyTime> deadline;
+};
+
+enum class FinishReason { kStop, kLength };
+
+struct StartedEvent {
+  std::string fingerprint;  // empty for an ordinary request
+};
+
+// Tokens that stand; see Chunk in inference.proto.
+struct ChunkEvent {
+  int32_t first_position = 0;
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;  // empty unless asked for
+  std::string text;
+};
+
+struct CompleteEvent {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<std::string> stop_string;
+  std::optional<int32_t> stop_token_id;
+  int32_t prompt_tokens = 0;
+  int32_t output_tokens = 0;
+  int32_t windows = 0;
+  int32_t rollbacks = 0;
+  int32_t rolled_back_tokens = 0;
+  int32_t redecoded_tokens = 0;
+  std::string fingerprint;
+};
+
+// Receives one request's events, in order, ending with exactly one OnComplete or OnError. Called on
+// the engine thread: must not block, and must not call back into the engine.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void OnStarted(const StartedEvent& event) = 0;
+  virtual void OnChunk(ChunkEvent event) = 0;
+  virtual void OnComplete(const CompleteEvent& event) = 0;
+  virtual void OnError(const absl::Status& status) = 0;
+};
+
+// Opens a session: prefill of prompt and committed tokens on the verifier.
+struct SessionOpening {
+  uint64_t session_id = 0;  // never used again
+  std::vector<int32_t> prompt_token_ids;
+  std::vector<int32_t> committed_token_ids;
+  float temperature = 0.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  uint64_t seed = 0;
+  int32_t choice_index = 0;
+  int32_t max_tokens = 0;
+  std::vector<int32_t> stop_token_ids;
+  std::optional<std::string> expected_fingerprint;
+};
+
+struct Window {
+  uint64_t session_id = 0;
+  uint32_t epoch = 0;
+  uint64_t window_id = 0;  // 1, 2, ... within a session
+  int32_t first_position = 0;
+  std::vector<int32_t> candidate_ids;
+};
+
+enum class Outcome { kCommit, kRollback, kDiscarded };
+enum class End { kNone, kStopToken, kMaxTokens, kContextLimit };
+
+struct Verdict {
+  uint64_t session_id = 0;
+  uint64_t window_id = 0;  // 0: the opening verdict
+  Outcome outcome = Outcome::kCommit;
+  uint32_t epoch = 0;
+  int32_t committed_length = 0;
+  std::optional<int32_t> canonical_token;
+  std::vector<float> logprobs;
+  End end = End::kNone;
+};
+
+struct VerifierInfo {
+  std::string fingerprint;
+  int32_t context_limit = 0;
+  int32_t vocab_size = 0;
+  int32_t max_window_size = 0;
+};
+
+// The engine's way to one verifier. Calls never block; what is sent while the stream is down is
+// dropped, and OnVerifierDown tells the engine so.
+class VerifierLink {
+ public:
+  virtual ~VerifierLink() = default;
+  virtual void OpenSession(SessionOpening opening) = 0;
+  virtual void SubmitWindow(Window window) = 0;
+  virtual void CloseSession(uint64_t session_id) = 0;
+  // The verifier broke the protocol (a verdict the engine refused): drop the stream, report it down
+  // and connect again.
+  virtual void Reset(absl::Status reason) = 0;
+};
+
+// A verifier's way to the engine. Called from any thread, in order for one verifier; must not
+// block. `verifier` is the index of the link.
+class VerifierEvents {
+ public:
+  virtual ~VerifierEvents() = default;
+  // The stream is up and the verifier agrees on context limit and vocabulary.
+  virtual void OnVerifierUp(int verifier, VerifierInfo info) = 0;
+  // The stream broke, or the verifier is unfit (`status` says why); its sessions are gone.
+  virtual void OnVerifierDown(int verifier, absl::Status status) = 0;
+  virtual void OnVerdict(int verifier, Verdict verdict) = 0;
+  virtual void OnSessionError(int verifier, uint64_t session_id, absl::Status status) = 0;
+};
+
+}  // namespace selfsame::decoder
