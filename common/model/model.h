@@ -53,8 +53,6 @@ class Model {
   Ops& ops() { return *ops_; }
 
  private:
-  struct Activations;
-
   Model(ModelConfig config, GenerationDefaults generation_defaults, PassLimits limits,
         std::unique_ptr<Ops> ops, ModelWeights weights);
   absl::Status AllocateActivations();
