@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/model.h"
+
+namespace selfsame::testing {
+
+struct Answer {
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;
+};
+
+struct LoopParams {
+  SampleRow sampling;  // position is filled in by the loop
+  int32_t max_tokens = 0;
+  std::vector<int32_t> stop_token_ids;
+};
+
+// The answer by definition: a fresh cache, one row a pass, from the first prompt token to the last
+// output token, with none of the engine's code in between. `model` must be canonical. Ends with a
+// stop token (which is part of the answer), max_tokens or the context limit.
+Answer RunCanonicalLoop(Model& model, const std::vector<int32_t>& prompt, const LoopParams& params);
+
+}  // namespace selfsame::testing
