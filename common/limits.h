@@ -16,6 +16,17 @@ inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
 
+// Model directories.
+inline constexpr int64_t kMaxConfigFileBytes = 1 << 20;
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 16 << 20;
+inline constexpr int kMaxCheckpointShards = 1024;
+inline constexpr int64_t kMaxVocabSize = 1 << 20;
+inline constexpr int64_t kMaxModelWidth = 1 << 18;
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxHeads = 1024;
+inline constexpr int64_t kMaxHeadDim = 512;
+inline constexpr int64_t kMaxPositions = 1 << 22;
+
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
 
