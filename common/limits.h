@@ -27,6 +27,18 @@ inline constexpr int64_t kMaxHeads = 1024;
 inline constexpr int64_t kMaxHeadDim = 512;
 inline constexpr int64_t kMaxPositions = 1 << 22;
 
+// The context limit unless a flag says otherwise; the model's own limit if that is smaller.
+inline constexpr int kDefaultContextLimit = 8192;
+
+// Connections.
+inline constexpr int kKeepaliveIntervalMs = 20000;
+inline constexpr int kKeepaliveTimeoutMs = 10000;
+// What may wait for a client that reads slowly, for each request.
+inline constexpr int64_t kMaxUnsentResponseBytes = 256 << 10;
+// What may wait for a verifier that reads slowly.
+inline constexpr int64_t kMaxUnsentVerifierBytes = 64 << 20;
+inline constexpr int kMaxVerifiers = 64;
+
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
 
