@@ -39,6 +39,10 @@ inline constexpr int64_t kMaxUnsentResponseBytes = 256 << 10;
 inline constexpr int64_t kMaxUnsentVerifierBytes = 64 << 20;
 inline constexpr int kMaxVerifiers = 64;
 
+// Tokenisers.
+inline constexpr size_t kMaxEncodeBytes = 64 << 20;
+inline constexpr int64_t kMaxTokenizerFileBytes = 256 << 20;
+
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
 
