@@ -58,7 +58,8 @@ void StopMatcher::Automaton::Insert(int32_t index) {
     if (child < 0) {
       child = static_cast<int32_t>(nodes.size());
       nodes[node].children.emplace_back(byte, child);
-      nodes.push_back({.depth = nodes[node].depth + 1});
+      const int32_t depth = nodes[node].depth + 1;
+      nodes.emplace_back().depth = depth;
     }
     node = child;
   }
