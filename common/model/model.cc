@@ -125,8 +125,7 @@ void Model::AttentionBlock(const LayerWeights& layer, int32_t rows, KvLayer kv) 
     ops_->QkNorm(shape_, VectorData(layer.q_norm), VectorData(layer.k_norm),
                  config_.rms_norm_epsilon, Rows(qkv_));
   }
-  ops_->RopeAndStoreKv(shape_, RopeTableView(*rope_, config_, limits_.context_limit), Rows(qkv_),
-                       kv);
+  ops_->RopeAndStoreKv(shape_, RopeTableOf(*rope_, config_, limits_.context_limit), Rows(qkv_), kv);
   ops_->Attention(shape_, Rows(qkv_), kv, Rows(attended_));
   ops_->Gemm(Rows(attended_), rows, *layer.output, VectorData(layer.output_bias), Rows(projected_));
   ops_->ReduceRanks(Rows(projected_), int64_t{rows} * config_.hidden_size);
