@@ -43,10 +43,20 @@ inline constexpr int kMaxVerifiers = 64;
 inline constexpr size_t kMaxEncodeBytes = 64 << 20;
 inline constexpr int64_t kMaxTokenizerFileBytes = 256 << 20;
 
-// The client's own.
-inline constexpr int kMaxClientConcurrency = 1024;
-
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
+
+// What a verifier holds for its decoders.
+inline constexpr int kMaxVerifyBatchSize = 64;
+inline constexpr int kMaxSessions = 1 << 16;
+inline constexpr int kMaxPendingWindows = 64;  // of one session
+inline constexpr int kMaxVerifyStreams = 64;
+// Messages of one stream the engine has not taken in yet, and the token ids in them.
+inline constexpr int kMaxInboxMessages = 1024;
+inline constexpr int64_t kMaxInboxTokens = 1 << 20;
+// Answers of one stream its decoder has not read yet; beyond, nothing is read from it.
+inline constexpr int kMaxUnsentVerdicts = 4096;
+// A session that found no room may be opened again after this time.
+inline constexpr int64_t kSessionRetryMs = 100;
 
 }  // namespace selfsame

@@ -1,0 +1,153 @@
+#include "verifier/engine/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/errors.h"
+#include "common/limits.h"
+
+namespace selfsame::verifier {
+
+Session::Session(SessionOpening opening, int32_t context_limit, SteadyTime now)
+    : id_(opening.session_id),
+      rules_{.prompt_length = static_cast<int32_t>(opening.prompt_token_ids.size()),
+             .max_tokens = opening.max_tokens,
+             .context_limit = context_limit,
+             .stop_token_ids = std::move(opening.stop_token_ids)},
+      sampling_{.temperature = opening.temperature,
+                .top_k = opening.top_k,
+                .top_p = opening.top_p,
+                .seed = opening.seed,
+                .choice_index = opening.choice_index},
+      opened_at_(now),
+      tokens_(std::move(opening.prompt_token_ids)) {
+  tokens_.insert(tokens_.end(), opening.committed_token_ids.begin(),
+                 opening.committed_token_ids.end());
+  pending_length_ = committed_length();
+}
+
+absl::StatusOr<std::optional<Verdict>> Session::AddWindow(Window window, SteadyTime now) {
+  if (!is_open_) {
+    return InvalidArgumentError("window_id", "a window came before the session's opening verdict");
+  }
+  if (window.window_id <= newest_window_id_) {
+    return InvalidArgumentError("window_id", absl::StrCat("must rise; ", window.window_id,
+                                                          " came after ", newest_window_id_));
+  }
+  // Epochs that fall would let a stale window's verdict overtake one that is owed.
+  if (window.epoch > epoch_ || window.epoch < newest_window_epoch_) {
+    return InvalidArgumentError(
+        "epoch", absl::StrCat("is ", window.epoch, "; the session's epoch is ", epoch_,
+                              " and its newest window had ", newest_window_epoch_));
+  }
+  newest_window_id_ = window.window_id;
+  newest_window_epoch_ = window.epoch;
+  if (window.epoch < epoch_ || has_ended()) {
+    return MakeVerdict(window.window_id, Outcome::kDiscarded);
+  }
+  if (window.first_position != pending_length_) {
+    return InvalidArgumentError(
+        "first_position",
+        absl::StrCat("is ", window.first_position, "; the session's next candidate has position ",
+                     pending_length_));
+  }
+  if (pending_.size() >= kMaxPendingWindows) {
+    return ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxPendingWindows, " windows of one session wait for verdicts"),
+        kSessionRetryMs);
+  }
+  pending_length_ += static_cast<int32_t>(window.candidate_ids.size());
+  pending_.push_back({std::move(window), now});
+  return std::optional<Verdict>();
+}
+
+Verdict Session::Open(const SampledToken& canonical) {
+  SELFSAME_CHECK(!is_open_);
+  is_open_ = true;
+  tokens_.push_back(canonical.token_id);
+  pending_length_ = committed_length();
+  end_ = rules_.EndAt(canonical.token_id, committed_length());
+  Verdict verdict = MakeVerdict(0, Outcome::kCommit);
+  verdict.canonical_token = canonical.token_id;
+  verdict.logprobs = {canonical.logprob};
+  return verdict;
+}
+
+std::vector<Verdict> Session::Decide(size_t window_count, std::span<const SampledToken> canonical,
+                                     const WindowPolicy& policy) {
+  SELFSAME_CHECK(is_open_ && window_count <= pending_.size());
+  std::vector<Verdict> verdicts;
+  for (size_t i = 0; i < window_count; ++i) {
+    const auto rows = static_cast<size_t>(window_rows(0));
+    SELFSAME_CHECK(rows <= canonical.size());
+    const Window& window = pending_.front().window;
+    WindowDecision decision =
+        policy(rules_, committed_length(), window.candidate_ids, canonical.first(rows));
+    SELFSAME_CHECK(!decision.committed.empty());
+    canonical = canonical.subspan(rows);
+    tokens_.insert(tokens_.end(), decision.committed.begin(), decision.committed.end());
+    end_ = decision.end;
+    if (decision.outcome == Outcome::kRollback) ++epoch_;
+    Verdict verdict = MakeVerdict(window.window_id, decision.outcome);
+    if (decision.outcome == Outcome::kRollback) verdict.canonical_token = tokens_.back();
+    verdict.logprobs = std::move(decision.logprobs);
+    verdicts.push_back(std::move(verdict));
+    pending_.pop_front();
+    if (decision.outcome == Outcome::kRollback || has_ended()) {
+      DiscardPending(verdicts);
+      break;
+    }
+  }
+  return verdicts;
+}
+
+void Session::DiscardPending(std::vector<Verdict>& verdicts) {
+  for (const PendingWindow& pending : pending_) {
+    verdicts.push_back(MakeVerdict(pending.window.window_id, Outcome::kDiscarded));
+  }
+  pending_.clear();
+  pending_length_ = committed_length();
+}
+
+Verdict Session::MakeVerdict(uint64_t window_id, Outcome outcome) const {
+  return {.session_id = id_,
+          .window_id = window_id,
+          .outcome = outcome,
+          .epoch = epoch_,
+          .committed_length = committed_length(),
+          .canonical_token = std::nullopt,
+          .logprobs = {},
+          .end = outcome == Outcome::kDiscarded ? End::kNone : end_};
+}
+
+SteadyTime Session::waiting_since() const {
+  SELFSAME_CHECK(has_work());
+  return is_open_ ? pending_.front().arrived : opened_at_;
+}
+
+int32_t Session::window_rows(size_t index) const {
+  const Window& window = pending_[index].window;
+  const int32_t room = std::max(0, rules_.longest_length() - window.first_position);
+  return std::min(room, static_cast<int32_t>(window.candidate_ids.size()));
+}
+
+int32_t Session::TokenAt(int32_t position) const {
+  SELFSAME_CHECK(position >= 0 && position < pending_length_);
+  if (position < committed_length()) return tokens_[static_cast<size_t>(position)];
+  for (const PendingWindow& pending : pending_) {
+    const auto index = static_cast<size_t>(position - pending.window.first_position);
+    if (index < pending.window.candidate_ids.size()) return pending.window.candidate_ids[index];
+  }
+  SELFSAME_CHECK(false);
+  return 0;
+}
+
+SampleRow Session::SamplingAfter(int32_t position) const {
+  SampleRow row = sampling_;
+  row.position = position + 1;
+  return row;
+}
+
+}  // namespace selfsame::verifier

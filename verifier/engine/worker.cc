@@ -1,0 +1,228 @@
+#include "verifier/engine/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/errors.h"
+#include "verifier/engine/pass_rows.h"
+#include "verifier/engine/validate.h"
+
+namespace selfsame::verifier {
+namespace {
+
+// Rows that must run before a window can: missing settled KV, and, before the opening verdict, the
+// row that gives it.
+int32_t PrefillRows(const StoredSession& stored) {
+  const Session& session = stored.session;
+  if (!session.has_work()) return 0;
+  const int32_t needed = session.committed_length() - (session.is_open() ? 1 : 0);
+  return needed - stored.state->length();
+}
+
+// Adds the rows; returns how many of them are logit rows.
+size_t AddRows(const StoredSession& stored, int32_t row_count, PassRows& rows) {
+  const Session& session = stored.session;
+  const int32_t first = stored.state->length();
+  rows.BeginSequence(first, stored.state->block_table());
+  size_t logit_rows = 0;
+  for (int32_t position = first; position < first + row_count; ++position) {
+    const int32_t token_id = session.TokenAt(position);
+    if (position + 1 >= session.committed_length()) {
+      rows.AddLogitRow(token_id, session.SamplingAfter(position));
+      ++logit_rows;
+    } else {
+      rows.AddRow(token_id);
+    }
+  }
+  return logit_rows;
+}
+
+}  // namespace
+
+Worker::Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
+               std::chrono::nanoseconds max_wait, WindowPolicy policy)
+    : model_(model),
+      kv_(std::move(kv)),
+      info_(std::move(info)),
+      policy_(std::move(policy)),
+      builder_(info_.rungs.back(), max_wait),
+      store_(kv_->block_count(), info_.max_sessions) {
+  SELFSAME_CHECK(info_.rungs.back() >= info_.max_window_size);
+  SELFSAME_CHECK(kv_->block_count() >= BlocksFor(info_.context_limit));
+}
+
+void Worker::OpenStream(uint64_t stream_id, std::shared_ptr<StreamSink> sink) {
+  const bool is_new = sinks_.emplace(stream_id, std::move(sink)).second;
+  SELFSAME_CHECK(is_new);
+}
+
+void Worker::CloseStream(uint64_t stream_id) {
+  for (const uint64_t session_id : store_.SessionsOf(stream_id)) {
+    store_.Close({stream_id, session_id});
+  }
+  sinks_.erase(stream_id);
+}
+
+void Worker::OpenSession(uint64_t stream_id, SessionOpening opening, SteadyTime now) {
+  const SessionKey key{stream_id, opening.session_id};
+  absl::Status status = ValidateOpening(opening, info_);
+  if (status.ok()) {
+    status = store_.Open(key, Session(std::move(opening), info_.context_limit, now)).status();
+  }
+  // A second opening under an id in use ends the first session too: nobody could tell whose the
+  // verdicts are.
+  if (!status.ok()) EndSession(key, status);
+}
+
+void Worker::SubmitWindow(uint64_t stream_id, Window window, SteadyTime now) {
+  const SessionKey key{stream_id, window.session_id};
+  StoredSession* const stored = store_.Find(key);
+  if (stored == nullptr) {
+    EndSession(key, NotFoundError(absl::StrCat("session ", window.session_id)));
+    return;
+  }
+  if (const absl::Status status = ValidateWindow(window, info_); !status.ok()) {
+    EndSession(key, status);
+    return;
+  }
+  auto verdict = stored->session.AddWindow(std::move(window), now);
+  if (!verdict.ok()) {
+    EndSession(key, verdict.status());
+  } else if (verdict->has_value()) {
+    SinkOf(stream_id).OnVerdict(**std::move(verdict));
+  }
+}
+
+void Worker::CloseSession(uint64_t stream_id, uint64_t session_id) {
+  store_.Close({stream_id, session_id});
+}
+
+absl::StatusOr<std::optional<SteadyTime>> Worker::RunPass(SteadyTime now) {
+  const std::vector<StoredSession*> waiting = Waiting();
+  if (waiting.empty()) return std::optional<SteadyTime>();
+  PassPlan plan = builder_.Build(DemandsOf(waiting), now);
+  if (plan.runs.empty()) return plan.wake_at;
+  std::vector<Run> runs = PinRuns(plan, waiting);
+  if (runs.empty()) {
+    // All that was planned waits for blocks that older sessions hold: the oldest goes on alone.
+    const std::vector<StoredSession*> oldest{waiting.front()};
+    plan = builder_.Build(DemandsOf(oldest), now);
+    if (plan.runs.empty()) return plan.wake_at;
+    runs = PinRuns(plan, oldest);
+    SELFSAME_CHECK(!runs.empty());
+  }
+  RETURN_IF_ERROR(Execute(runs));
+  store_.UnpinAll();
+  for (const Run& run : runs) {
+    if (run.session->session.has_ended()) run.session->state->Truncate(0);
+  }
+  return std::optional<SteadyTime>(now);
+}
+
+// Sessions that are owed a verdict, oldest first.
+std::vector<StoredSession*> Worker::Waiting() {
+  std::vector<StoredSession*> waiting = store_.ByAge();
+  std::erase_if(waiting, [](const StoredSession* stored) { return !stored->session.has_work(); });
+  return waiting;
+}
+
+std::vector<Demand> Worker::DemandsOf(const std::vector<StoredSession*>& waiting) {
+  std::vector<Demand> demands;
+  for (const StoredSession* stored : waiting) {
+    const Session& session = stored->session;
+    Demand demand{.order = stored->order,
+                  .prefill_rows = PrefillRows(*stored),
+                  .window_rows = {},
+                  .waiting_since = session.waiting_since()};
+    for (size_t i = 0; i < session.pending_count(); ++i) {
+      demand.window_rows.push_back(session.window_rows(i));
+    }
+    demands.push_back(std::move(demand));
+  }
+  return demands;
+}
+
+// Sessions that find no room are left out and wait for a later pass. Older ones ask first, so that
+// the oldest always finds room; what they take a younger one's blocks for voids its own run.
+std::vector<Worker::Run> Worker::PinRuns(const PassPlan& plan,
+                                         const std::vector<StoredSession*>& waiting) {
+  std::map<uint64_t, PlannedRun> planned;
+  for (const PlannedRun& run : plan.runs) planned.emplace(run.order, run);
+  std::vector<Run> runs;
+  for (StoredSession* stored : waiting) {
+    const auto it = planned.find(stored->order);
+    if (it != planned.end()) runs.push_back({stored, it->second, stored->state->length()});
+  }
+  std::erase_if(runs, [&](const Run& run) {
+    return run.session->state->length() != run.settled_length ||
+           !store_.ReserveAndPin(*run.session, run.settled_length + run.planned.row_count);
+  });
+  return runs;
+}
+
+absl::Status Worker::Execute(const std::vector<Run>& runs) {
+  PassRows rows;
+  std::vector<size_t> logit_row_counts;
+  for (const Run& run : runs) {
+    logit_row_counts.push_back(AddRows(*run.session, run.planned.row_count, rows));
+  }
+  const int32_t row_count = rows.row_count();
+  const int32_t rung = RungFor(info_.rungs, row_count);
+  std::vector<SampledToken> sampled(rows.sampling().size());
+  RETURN_IF_ERROR(model_.Run(rows.PaddedTo(rung), *kv_, rows.sampling(), sampled));
+  ++stats_.passes;
+  stats_.rows += row_count;
+  stats_.padded_rows += rung - row_count;
+
+  std::span<const SampledToken> results = sampled;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    Apply(runs[i], results.first(logit_row_counts[i]));
+    results = results.subspan(logit_row_counts[i]);
+  }
+  return absl::OkStatus();
+}
+
+// Settles the KV of the run's rows and gives the verdicts their results decide.
+void Worker::Apply(const Run& run, std::span<const SampledToken> sampled) {
+  Session& session = run.session->session;
+  SequenceState& state = *run.session->state;
+  state.Advance(run.settled_length + run.planned.row_count);
+  StreamSink& sink = SinkOf(run.session->key.stream_id);
+  if (run.planned.window_count > 0) {
+    const auto window_count = static_cast<size_t>(run.planned.window_count);
+    for (Verdict& verdict : session.Decide(window_count, sampled, policy_)) {
+      sink.OnVerdict(std::move(verdict));
+    }
+    state.Truncate(session.committed_length() - 1);
+  } else if (!sampled.empty()) {
+    sink.OnVerdict(session.Open(sampled.front()));
+  }
+}
+
+void Worker::EndAll(const absl::Status& status) {
+  for (const StoredSession* stored : store_.ByAge()) EndSession(stored->key, status);
+  for (const auto& [stream_id, sink] : sinks_) sink->OnStreamEnd(status);
+  sinks_.clear();
+}
+
+void Worker::EndSession(const SessionKey& key, const absl::Status& status) {
+  const SessionKey ended = key;  // `key` may belong to the session
+  store_.Close(ended);
+  SinkOf(ended.stream_id).OnSessionError(ended.session_id, status);
+}
+
+StreamSink& Worker::SinkOf(uint64_t stream_id) {
+  const auto it = sinks_.find(stream_id);
+  SELFSAME_CHECK(it != sinks_.end());
+  return *it->second;
+}
+
+WorkerStats Worker::stats() const {
+  WorkerStats stats = stats_;
+  stats.evictions = store_.eviction_count();
+  return stats;
+}
+
+}  // namespace selfsame::verifier

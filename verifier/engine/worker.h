@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/kv_cache.h"
+#include "common/model/model.h"
+#include "verifier/engine/pass_builder.h"
+#include "verifier/engine/session_store.h"
+#include "verifier/engine/types.h"
+#include "verifier/engine/verdict.h"
+
+namespace selfsame::verifier {
+
+struct WorkerStats {
+  int64_t passes = 0;
+  int64_t rows = 0;         // without padding
+  int64_t padded_rows = 0;  // padding alone
+  int64_t evictions = 0;
+};
+
+// The engine without its thread: sessions, passes, verdicts. The caller gives the time and calls
+// RunPass while there is something to do. One thread.
+class Worker {
+ public:
+  // `info.rungs` are those the self-test left; the largest is within the model's limits and holds a
+  // window. The cache has room for one session of the context limit. `model` must outlive the
+  // worker.
+  Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
+         std::chrono::nanoseconds max_wait, WindowPolicy policy);
+
+  void OpenStream(uint64_t stream_id, std::shared_ptr<StreamSink> sink);
+  // Frees the stream's sessions without a word to its sink.
+  void CloseStream(uint64_t stream_id);
+
+  // Messages of open streams. What is wrong with them becomes a session error.
+  void OpenSession(uint64_t stream_id, SessionOpening opening, SteadyTime now);
+  void SubmitWindow(uint64_t stream_id, Window window, SteadyTime now);
+  void CloseSession(uint64_t stream_id, uint64_t session_id);
+
+  // Runs at most one pass and gives its verdicts. Returns when to be called again without a
+  // message: at once after a pass, or at the end of a wait budget; nothing when no work is left. An
+  // error means that the device is lost.
+  absl::StatusOr<std::optional<SteadyTime>> RunPass(SteadyTime now);
+
+  // Ends all sessions with `status`, then all streams.
+  void EndAll(const absl::Status& status);
+
+  const VerifierInfo& info() const { return info_; }
+  WorkerStats stats() const;
+
+ private:
+  // A session's part of the pass being run.
+  struct Run {
+    StoredSession* session = nullptr;
+    PlannedRun planned;
+    int32_t settled_length = 0;  // when planned
+  };
+
+  std::vector<StoredSession*> Waiting();
+  static std::vector<Demand> DemandsOf(const std::vector<StoredSession*>& waiting);
+  std::vector<Run> PinRuns(const PassPlan& plan, const std::vector<StoredSession*>& waiting);
+  absl::Status Execute(const std::vector<Run>& runs);
+  void Apply(const Run& run, std::span<const SampledToken> sampled);
+  void EndSession(const SessionKey& key, const absl::Status& status);
+  StreamSink& SinkOf(uint64_t stream_id);
+
+  Model& model_;
+  std::unique_ptr<KvCache> kv_;
+  const VerifierInfo info_;
+  const WindowPolicy policy_;
+  PassBuilder builder_;
+  SessionStore store_;
+  std::map<uint64_t, std::shared_ptr<StreamSink>> sinks_;
+  WorkerStats stats_;
+};
+
+}  // namespace selfsame::verifier
