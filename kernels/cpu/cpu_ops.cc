@@ -1,0 +1,340 @@
+#include "kernels/cpu/cpu_ops.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/errors.h"
+#include "hwy/targets.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/sampling.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace selfsame {
+namespace {
+
+using cpu::AttentionTask;
+using cpu::CpuPackedMatrix;
+using cpu::GemmOutput;
+
+// Changes whenever the canonical arithmetic of any op does.
+constexpr char kArithmeticVersion[] = "cpu/1";
+
+// Below this many elements a row op is done before another thread would have joined.
+constexpr int64_t kElementsPerTask = 16384;
+// Rows that a GEMM task takes at a time: their floats stay in the L2 cache while panels stream by.
+constexpr int64_t kRowBlockBytes = 256 << 10;
+constexpr int32_t kMinRowBlock = 8;
+// Weight bytes of a GEMM task: large enough to stream, small enough that threads end together.
+constexpr int64_t kTaskWeightBytes = 64 << 10;
+
+int UsableCpuCount() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
+bool HasFusedMultiplyAdd() {
+#if HWY_ARCH_X86
+  return (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL)) != 0;
+#else
+  return (hwy::SupportedTargets() & HWY_NEON) != 0;
+#endif
+}
+
+int32_t CeilDivide(int64_t value, int64_t divisor) {
+  return static_cast<int32_t>((value + divisor - 1) / divisor);
+}
+
+// Memory that grows to the largest size asked for and is then reused.
+class Scratch {
+ public:
+  // Null when the system has no memory; `status` then says so.
+  float* Floats(int64_t count, absl::Status& status) {
+    const size_t size_bytes = static_cast<size_t>(count) * sizeof(float);
+    if (memory_ == nullptr || memory_->size_bytes() < size_bytes) {
+      memory_.reset();
+      auto memory = cpu::MappedMemory::Create(size_bytes);
+      if (!memory.ok()) {
+        status = memory.status();
+        return nullptr;
+      }
+      memory_ = *std::move(memory);
+    }
+    return reinterpret_cast<float*>(memory_->data());
+  }
+
+ private:
+  std::unique_ptr<cpu::MappedMemory> memory_;
+};
+
+class CpuOps : public Ops {
+ public:
+  CpuOps(Schedule schedule, int thread_count)
+      : schedule_(schedule), pool_(thread_count), candidates_(thread_count) {}
+
+  Schedule schedule() const override { return schedule_; }
+  std::string ArithmeticId() const override { return kArithmeticVersion; }
+
+  absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(size_t size_bytes) override {
+    return cpu::CpuBuffer::Create(size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackMatrix(
+      std::span<const MatrixPart> parts) override {
+    return cpu::Pack(parts, arena_, pool_);
+  }
+  void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) override {
+    std::memcpy(to_device, from_host, size_bytes);
+  }
+  void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) override {
+    std::memcpy(to_host, from_device, size_bytes);
+  }
+
+  void BeginPass(const Pass& pass) override;
+  absl::Status EndPass() override;
+  void Embed(const PackedMatrix& table, BFloat16* out) override;
+  void RmsNorm(const BFloat16* x, const BFloat16* weight, float epsilon, int32_t rows,
+               int32_t width, BFloat16* out) override;
+  void AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* weight, float epsilon,
+                  int32_t rows, int32_t width, BFloat16* out) override;
+  void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
+            BFloat16* y) override {
+    RunGemm(x, rows, static_cast<const CpuPackedMatrix&>(w), {y, nullptr, bias});
+  }
+  void Logits(const BFloat16* x, int32_t rows, const PackedMatrix& w, float* y) override {
+    RunGemm(x, rows, static_cast<const CpuPackedMatrix&>(w), {nullptr, y, nullptr});
+  }
+  void GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) override;
+  void QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
+              float epsilon, BFloat16* qkv) override;
+  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
+                      KvLayer kv) override;
+  void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
+                 BFloat16* out) override;
+  void SiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out) override;
+  void ReduceRanks(BFloat16*, int64_t) override {}
+  void Sample(const float* logits, int32_t vocab, std::span<const SampleRow> params,
+              std::span<SampledToken> out) override;
+
+ private:
+  // Where a row of the pass belongs. `sequence` -1: padding.
+  struct RowPlace {
+    int32_t sequence = -1;
+    int32_t position = 0;
+  };
+
+  void RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w, const GemmOutput& out);
+
+  // Calls body(row) for every row, on several threads when there is work enough for them.
+  template <typename Body>
+  void ForRows(int32_t rows, int64_t row_elements, const Body& body) {
+    const auto rows_per_task =
+        static_cast<int32_t>(std::max<int64_t>(1, kElementsPerTask / row_elements));
+    pool_.Run(CeilDivide(rows, rows_per_task), [&](int task, int) {
+      const int32_t end = std::min(rows, (task + 1) * rows_per_task);
+      for (int32_t row = task * rows_per_task; row < end; ++row) body(row);
+    });
+  }
+
+  void RopeRow(const AttentionShape& shape, const RopeTable& rope, const RowPlace& place,
+               BFloat16* row, BFloat16* kv) const;
+
+  const Schedule schedule_;
+  cpu::ThreadPool pool_;
+  cpu::WeightArena arena_;
+
+  bool is_pass_open_ = false;
+  Pass pass_;
+  std::vector<RowPlace> places_;      // [row_count]
+  std::vector<AttentionTask> tasks_;  // of the current Attention call
+  absl::Status status_;
+
+  Scratch widened_;
+  Scratch attention_;
+  std::vector<std::vector<cpu::Candidate>> candidates_;  // one a thread
+};
+
+void CpuOps::BeginPass(const Pass& pass) {
+  SELFSAME_CHECK(!is_pass_open_);
+  is_pass_open_ = true;
+  pool_.Wake();
+  pass_ = pass;
+  places_.assign(pass.row_count, RowPlace());
+  for (size_t i = 0; i < pass.sequences.size(); ++i) {
+    const SequenceRows& rows = pass.sequences[i];
+    SELFSAME_CHECK(rows.first_row >= 0 && rows.first_row + rows.row_count <= pass.row_count);
+    for (int32_t row = 0; row < rows.row_count; ++row) {
+      places_[rows.first_row + row] = {static_cast<int32_t>(i), rows.first_position + row};
+    }
+  }
+}
+
+absl::Status CpuOps::EndPass() {
+  SELFSAME_CHECK(is_pass_open_);
+  is_pass_open_ = false;
+  return std::exchange(status_, absl::OkStatus());
+}
+
+void CpuOps::Embed(const PackedMatrix& table, BFloat16* out) {
+  const auto& packed = static_cast<const CpuPackedMatrix&>(table);
+  ForRows(pass_.row_count, packed.k(),
+          [&](int32_t row) { packed.CopyRow(pass_.token_ids[row], out + row * packed.k()); });
+}
+
+void CpuOps::RmsNorm(const BFloat16* x, const BFloat16* weight, float epsilon, int32_t rows,
+                     int32_t width, BFloat16* out) {
+  ForRows(rows, width, [&](int64_t row) {
+    cpu::RmsNormRow(x + row * width, weight, epsilon, width, out + row * width);
+  });
+}
+
+void CpuOps::AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* weight,
+                        float epsilon, int32_t rows, int32_t width, BFloat16* out) {
+  ForRows(rows, width, [&](int64_t row) {
+    cpu::AddRow(x + row * width, width, residual + row * width);
+    cpu::RmsNormRow(residual + row * width, weight, epsilon, width, out + row * width);
+  });
+}
+
+void CpuOps::RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w,
+                     const GemmOutput& out) {
+  // An odd k needs a zero after it; sixteen more floats keep rows of a power of two from sharing
+  // cache sets.
+  const int64_t stride = (w.k() + 15) / 16 * 16 + 16;
+  float* widened = widened_.Floats(rows * stride, status_);
+  if (widened == nullptr) return;
+  ForRows(rows, w.k(),
+          [&](int32_t row) { cpu::WidenRows(x, row, row + 1, w.k(), stride, widened); });
+
+  const int64_t panel_bytes = w.panel_words() * static_cast<int64_t>(sizeof(uint32_t));
+  const auto row_block =
+      std::max(kMinRowBlock,
+               static_cast<int32_t>(kRowBlockBytes / (stride * 4)) / kMinRowBlock * kMinRowBlock);
+  const int32_t row_blocks = CeilDivide(rows, row_block);
+  const auto panel_block =
+      static_cast<int32_t>(std::max<int64_t>(1, kTaskWeightBytes / panel_bytes));
+  const int32_t panel_blocks = CeilDivide(w.panel_count(), panel_block);
+  pool_.Run(row_blocks * panel_blocks, [&](int task, int) {
+    cpu::GemmRange range;
+    range.row_begin = task / panel_blocks * row_block;
+    range.row_end = std::min(rows, range.row_begin + row_block);
+    range.panel_begin = task % panel_blocks * panel_block;
+    range.panel_end = std::min(w.panel_count(), range.panel_begin + panel_block);
+    cpu::GemmCanonical(widened, stride, w, range, out);
+  });
+}
+
+void CpuOps::GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) {
+  for (size_t i = 0; i < pass_.logit_rows.size(); ++i) {
+    std::copy_n(x + int64_t{pass_.logit_rows[i]} * width, width, out + i * width);
+  }
+}
+
+void CpuOps::QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
+                    float epsilon, BFloat16* qkv) {
+  const int32_t width = shape.qkv_width();
+  ForRows(pass_.row_count, width, [&](int64_t row) {
+    BFloat16* head = qkv + row * width;
+    for (int32_t i = 0; i < shape.head_count + shape.kv_head_count; ++i, head += shape.head_dim) {
+      const BFloat16* weight = i < shape.head_count ? q_weight : k_weight;
+      cpu::RmsNormRow(head, weight, epsilon, shape.head_dim, head);
+    }
+  });
+}
+
+void CpuOps::RopeRow(const AttentionShape& shape, const RopeTable& rope, const RowPlace& place,
+                     BFloat16* row, BFloat16* kv) const {
+  SELFSAME_CHECK(place.position < rope.max_positions);
+  const int64_t offset = int64_t{place.position} * (shape.head_dim / 2);
+  const int32_t rotated_heads = shape.head_count + shape.kv_head_count;
+  for (int32_t head = 0; head < rotated_heads; ++head) {
+    cpu::RopeHead(rope.cos + offset, rope.sin + offset, shape.head_dim,
+                  row + head * shape.head_dim);
+  }
+  if (place.sequence < 0) return;
+  const int64_t block =
+      pass_.sequences[place.sequence].block_table[place.position / kKvBlockTokens];
+  const int64_t slot = place.position % kKvBlockTokens;
+  for (int32_t kind = 0; kind < 2; ++kind) {
+    for (int32_t head = 0; head < shape.kv_head_count; ++head) {
+      const BFloat16* from =
+          row + (shape.head_count + kind * shape.kv_head_count + head) * shape.head_dim;
+      const int64_t to = ((block * 2 + kind) * shape.kv_head_count + head) * kKvBlockTokens + slot;
+      std::copy_n(from, shape.head_dim, kv + to * shape.head_dim);
+    }
+  }
+}
+
+void CpuOps::RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
+                            KvLayer kv) {
+  const int32_t width = shape.qkv_width();
+  ForRows(pass_.row_count, width,
+          [&](int64_t row) { RopeRow(shape, rope, places_[row], qkv + row * width, kv.data); });
+}
+
+void CpuOps::Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
+                       BFloat16* out) {
+  const int32_t group = shape.head_count / shape.kv_head_count;
+  const int32_t task_rows = cpu::AttentionTaskRows(shape);
+  tasks_.clear();
+  for (const SequenceRows& sequence : pass_.sequences) {
+    for (int32_t row = 0; row < sequence.row_count; row += task_rows) {
+      for (int32_t head = 0; head < shape.kv_head_count; ++head) {
+        tasks_.push_back({sequence, row, std::min(task_rows, sequence.row_count - row), head});
+      }
+    }
+  }
+  const int32_t width = shape.output_width();
+  for (int32_t row = 0; row < pass_.row_count; ++row) {
+    if (places_[row].sequence < 0) std::fill_n(out + int64_t{row} * width, width, BFloat16{0});
+  }
+  const int64_t thread_floats =
+      (cpu::AttentionScratchFloats(shape, task_rows * group) + 15) / 16 * 16;
+  float* floats = attention_.Floats(thread_floats * pool_.thread_count(), status_);
+  if (floats == nullptr) return;
+  pool_.Run(static_cast<int>(tasks_.size()), [&](int task, int thread) {
+    cpu::AttendCanonical(shape, tasks_[task], qkv, kv.data, {floats + thread * thread_floats}, out);
+  });
+}
+
+void CpuOps::SiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out) {
+  ForRows(rows, width, [&](int64_t row) {
+    const BFloat16* gate = gate_up + row * 2 * width;
+    cpu::SiluMulRow(gate, gate + width, width, out + row * width);
+  });
+}
+
+void CpuOps::Sample(const float* logits, int32_t vocab, std::span<const SampleRow> params,
+                    std::span<SampledToken> out) {
+  SELFSAME_CHECK(out.size() == params.size());
+  pool_.Run(static_cast<int>(params.size()), [&](int row, int thread) {
+    out[row] =
+        cpu::SampleToken(logits + int64_t{row} * vocab, vocab, params[row], candidates_[thread]);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Ops>> CreateCpuOps(const CpuOptions& options) {
+  if (!HasFusedMultiplyAdd()) {
+    return FailedPreconditionError(
+        "the CPU backend needs fused multiply-add (x86: AVX2 and FMA), which this CPU lacks");
+  }
+  if (options.thread_count < 0) {
+    return InvalidArgumentError("thread_count", "must be 0 (one a CPU) or positive");
+  }
+  const int thread_count = options.thread_count > 0 ? options.thread_count : UsableCpuCount();
+  return std::unique_ptr<Ops>(std::make_unique<CpuOps>(options.schedule, thread_count));
+}
+
+}  // namespace selfsame

@@ -1,0 +1,22 @@
+#pragma once
+
+// Ops::Sample of the CPU backend: one row at a time, from that row's logits and parameters alone.
+
+#include <vector>
+
+#include "kernels/cpu/sampling_kernels.h"
+#include "kernels/ops.h"
+
+namespace selfsame::cpu {
+
+// Chooses a token from logits [vocab].
+//   temperature 0: the largest logit, ties to the lowest id.
+//   else: top-k keeps the k largest logits (ties to the lowest id); top-p keeps, of those, the
+//   smallest set of most probable tokens whose mass at this temperature reaches top_p, at least
+//   one; then the largest (logit - max) / temperature + Gumbel noise.
+// logprob: (logit - max) - log(sum of exp(logit - max)). A row without a finite logit gives token 0
+// and -infinity. `scratch` is working memory that the caller keeps to spare allocations.
+SampledToken SampleToken(const float* logits, int32_t vocab, const SampleRow& row,
+                         std::vector<Candidate>& scratch);
+
+}  // namespace selfsame::cpu

@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/unit/kernels/kernel_testing.h"
+
+namespace selfsame {
+namespace {
+
+using testing::ForcedTarget;
+using testing::MakeOps;
+using testing::PackBFloat16;
+using testing::RandomBFloat16;
+using testing::SameBits;
+
+struct Shape {
+  int64_t n;
+  int64_t k;
+};
+
+constexpr Shape kShapes[] = {{1, 1}, {5, 7}, {31, 16}, {33, 65}, {96, 576}, {127, 131}, {64, 1536}};
+
+std::vector<BFloat16> RunGemm(Ops& ops, const std::vector<BFloat16>& x, int32_t rows,
+                              const PackedMatrix& w, const std::vector<BFloat16>& bias) {
+  std::vector<BFloat16> y(rows * w.n());
+  ops.Gemm(x.data(), rows, w, bias.empty() ? nullptr : bias.data(), y.data());
+  return y;
+}
+
+// The definition, one element at a time.
+std::vector<BFloat16> ScalarGemm(const std::vector<BFloat16>& x, int32_t rows,
+                                 const std::vector<BFloat16>& w, const Shape& shape,
+                                 const std::vector<BFloat16>& bias) {
+  std::vector<BFloat16> y;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t n = 0; n < shape.n; ++n) {
+      float sum = 0.0f;
+      for (int64_t k = 0; k < shape.k; ++k) {
+        sum = std::fma(ToFloat(x[row * shape.k + k]), ToFloat(w[n * shape.k + k]), sum);
+      }
+      if (!bias.empty()) sum += ToFloat(bias[n]);
+      y.push_back(ToBFloat16(sum));
+    }
+  }
+  return y;
+}
+
+TEST(GemmTest, CanonicalEqualsTheScalarDefinitionOnEveryTargetAndThreadCount) {
+  for (const Shape& shape : kShapes) {
+    const auto w = RandomBFloat16(shape.n * shape.k, 1);
+    const auto bias = RandomBFloat16(shape.n, 2);
+    for (const int32_t rows : {1, 2, 3, 5, 8, 9, 17}) {
+      const auto x = RandomBFloat16(rows * shape.k, 3 + rows);
+      const auto expected = ScalarGemm(x, rows, w, shape, bias);
+      for (const int threads : {1, 2, 3}) {
+        auto ops = MakeOps(Schedule::kCanonical, threads);
+        const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+        for (const int64_t target : testing::UsableTargets()) {
+          const ForcedTarget forced(target);
+          EXPECT_TRUE(SameBits(RunGemm(*ops, x, rows, *packed, bias), expected))
+              << "n " << shape.n << " k " << shape.k << " rows " << rows << " threads " << threads
+              << " target " << target;
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmTest, BothSchedulesAreCloseToDoublePrecision) {
+  for (const Shape& shape : kShapes) {
+    const auto w = RandomBFloat16(shape.n * shape.k, 4);
+    for (const int32_t rows : {1, 4, 8, 17}) {
+      const auto x = RandomBFloat16(rows * shape.k, 5);
+      for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
+        auto ops = MakeOps(schedule, 2);
+        const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+        const auto y = RunGemm(*ops, x, rows, *packed, {});
+        std::vector<float> logits(rows * shape.n);
+        ops->Logits(x.data(), rows, *packed, logits.data());
+        for (int64_t i = 0; i < rows * shape.n; ++i) {
+          double sum = 0.0;
+          double magnitude = 0.0;
+          for (int64_t k = 0; k < shape.k; ++k) {
+            const double product = double{ToFloat(x[i / shape.n * shape.k + k])} *
+                                   double{ToFloat(w[i % shape.n * shape.k + k])};
+            sum += product;
+            magnitude += std::abs(product);
+          }
+          const double float_error = magnitude * std::sqrt(double(shape.k)) * 0x1p-23;
+          ASSERT_NEAR(logits[i], sum, float_error + 1e-30);
+          ASSERT_NEAR(ToFloat(y[i]), sum, std::abs(sum) * 0x1p-8 + float_error + 1e-30);
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmTest, CanonicalRowsIgnoreTheirOffsetAndNeighbours) {
+  const Shape shape = {95, 577};
+  const auto w = RandomBFloat16(shape.n * shape.k, 6);
+  const auto row = RandomBFloat16(shape.k, 7);
+  auto ops = MakeOps(Schedule::kCanonical, 2);
+  const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+  const auto alone = RunGemm(*ops, row, 1, *packed, {});
+  for (const int32_t rows : {2, 7, 8, 16, 33, 130}) {
+    for (const int32_t offset : {0, 1, rows / 2, rows - 1}) {
+      auto x = RandomBFloat16(rows * shape.k, 8 + rows);
+      // A neighbour that overflows must stay a matter of that neighbour.
+      std::fill_n(x.begin(), shape.k, ToBFloat16(std::numeric_limits<float>::infinity()));
+      std::copy(row.begin(), row.end(), x.begin() + offset * shape.k);
+      const auto y = RunGemm(*ops, x, rows, *packed, {});
+      const std::vector<BFloat16> got(y.begin() + offset * shape.n,
+                                      y.begin() + (offset + 1) * shape.n);
+      EXPECT_TRUE(SameBits(got, alone)) << "rows " << rows << " offset " << offset;
+    }
+  }
+}
+
+TEST(GemmTest, PackStacksPartsAndConvertsToBFloat16) {
+  const int64_t k = 9;
+  const std::vector<float> floats = {1.0f,  1.01171875f, -2.5f, 3e-5f, 0.0f,
+                                     -0.0f, 7.0f,        8.0f,  9.0f};
+  const std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x0001, 0x7bff, 0x0000,
+                                        0x8000, 0x3555, 0x0400, 0x3800};
+  const std::vector<double> half_values = {1.0, -2.0,           0x1p-24, 65504.0, 0.0,
+                                           0.0, 0.333251953125, 0x1p-14, 0.5};
+  const MatrixPart parts[] = {{floats.data(), DType::kFloat32, 1, k, k},
+                              {halves.data(), DType::kFloat16, 1, k, k}};
+  auto ops = MakeOps(Schedule::kCanonical, 1);
+  const auto packed = ops->PackMatrix(parts);
+  ASSERT_TRUE(packed.ok());
+  ASSERT_EQ((*packed)->n(), 2);
+  const std::vector<int32_t> ids = {1, 0};
+  Pass pass;
+  pass.row_count = 2;
+  pass.token_ids = ids;
+  std::vector<BFloat16> rows(2 * k);
+  ops->BeginPass(pass);
+  ops->Embed(**packed, rows.data());
+  ASSERT_TRUE(ops->EndPass().ok());
+  for (int64_t i = 0; i < k; ++i) {
+    EXPECT_EQ(rows[i].bits,
+              ToBFloat16(static_cast<float>(half_values[i])).bits | (i == 5 ? 0x8000 : 0));
+    EXPECT_EQ(rows[k + i].bits, ToBFloat16(floats[i]).bits);
+  }
+}
+
+TEST(GemmTest, PackRejectsPartsThatDoNotFit) {
+  const std::vector<BFloat16> data(64);
+  auto ops = MakeOps(Schedule::kFast, 1);
+  const MatrixPart different[] = {{data.data(), DType::kBFloat16, 2, 8, 8},
+                                  {data.data(), DType::kBFloat16, 2, 9, 9}};
+  EXPECT_EQ(ops->PackMatrix(different).status().code(), absl::StatusCode::kInvalidArgument);
+  const MatrixPart overlapping[] = {{data.data(), DType::kBFloat16, 2, 8, 7}};
+  EXPECT_EQ(ops->PackMatrix(overlapping).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ops->PackMatrix({}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace selfsame
