@@ -43,6 +43,9 @@ inline constexpr int kMaxVerifiers = 64;
 inline constexpr size_t kMaxEncodeBytes = 64 << 20;
 inline constexpr int64_t kMaxTokenizerFileBytes = 256 << 20;
 
+// The client's own.
+inline constexpr int kMaxClientConcurrency = 1024;
+
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
 

@@ -3,17 +3,15 @@
 // What crosses the border between the decoder's engine and its surroundings: requests and their
 // events (decoder/service), windows and verdicts (decoder/verifier_client). Plain data; no gRPC.
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/clock.h"
 
 namespace selfsame::decoder {
-
-using SteadyTime = std::chrono::steady_clock::time_point;
 
 // One validated generation with every default resolved.
 struct GenerationRequest {
@@ -112,6 +110,7 @@ struct VerifierInfo {
   int32_t context_limit = 0;
   int32_t vocab_size = 0;
   int32_t max_window_size = 0;
+  int32_t max_sessions = 0;  // 0: not known
 };
 
 // The engine's way to one verifier. Calls never block; what is sent while the stream is down is

@@ -1,0 +1,113 @@
+#include "decoder/client/check_reference.h"
+
+#include <bit>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+
+namespace selfsame::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "selfsame-reference-1";
+
+Json CaseToJson(const CheckCase& check_case) {
+  return {{"prompt", check_case.prompt},
+          {"chat", check_case.chat},
+          {"temperature_bits", std::bit_cast<uint32_t>(check_case.temperature)},
+          {"seed", check_case.seed},
+          {"max_tokens", check_case.max_tokens},
+          {"ignore_eos", check_case.ignore_eos}};
+}
+
+CheckCase CaseFromJson(const Json& json) {
+  return {.prompt = json.at("prompt").get<std::string>(),
+          .chat = json.at("chat").get<bool>(),
+          .temperature = std::bit_cast<float>(json.at("temperature_bits").get<uint32_t>()),
+          .seed = json.at("seed").get<uint64_t>(),
+          .max_tokens = json.at("max_tokens").get<int32_t>(),
+          .ignore_eos = json.at("ignore_eos").get<bool>()};
+}
+
+// Logprobs are kept as the integers of their bits: no decimal comes between the two runs.
+Json AnswerToJson(const Answer& answer) {
+  std::vector<uint32_t> logprob_bits;
+  for (const float logprob : answer.logprobs) {
+    logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
+  }
+  Json json = {{"token_ids", answer.token_ids},
+               {"logprob_bits", logprob_bits},
+               {"text", answer.text},
+               {"finish_reason", FinishReasonName(answer.finish_reason)}};
+  if (answer.stop_string) json["stop_string"] = *answer.stop_string;
+  if (answer.stop_token_id) json["stop_token_id"] = *answer.stop_token_id;
+  return json;
+}
+
+Answer AnswerFromJson(const Json& json) {
+  Answer answer;
+  answer.token_ids = json.at("token_ids").get<std::vector<int32_t>>();
+  for (const Json& bits : json.at("logprob_bits")) {
+    answer.logprobs.push_back(std::bit_cast<float>(bits.get<uint32_t>()));
+  }
+  answer.text = json.at("text").get<std::string>();
+  answer.finish_reason = json.at("finish_reason").get<std::string>() == "stop"
+                             ? FinishReason::kStop
+                             : FinishReason::kLength;
+  if (json.contains("stop_string")) answer.stop_string = json["stop_string"].get<std::string>();
+  if (json.contains("stop_token_id")) answer.stop_token_id = json["stop_token_id"].get<int32_t>();
+  return answer;
+}
+
+}  // namespace
+
+std::string SerializeReference(const SavedReference& reference) {
+  Json json = {{"format", kFormat},
+               {"fingerprint", reference.fingerprint},
+               {"model", reference.model},
+               {"requests", Json::array()}};
+  for (size_t i = 0; i < reference.cases.size(); ++i) {
+    Json request = CaseToJson(reference.cases[i]);
+    request["answer"] = AnswerToJson(reference.answers[i]);
+    json["requests"].push_back(std::move(request));
+  }
+  return json.dump(1) + "\n";
+}
+
+absl::StatusOr<SavedReference> ParseReference(std::string_view path, const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("format").get<std::string>() != kFormat) {
+      return FileError(path, "is not a reference this version can read");
+    }
+    SavedReference reference;
+    reference.fingerprint = json.at("fingerprint").get<std::string>();
+    reference.model = json.at("model").get<std::string>();
+    for (const Json& request : json.at("requests")) {
+      reference.cases.push_back(CaseFromJson(request));
+      reference.answers.push_back(AnswerFromJson(request.at("answer")));
+    }
+    return reference;
+  } catch (const nlohmann::json::exception& error) {
+    return FileError(path, absl::StrCat("is not a reference of `selfsame check`: ", error.what()));
+  }
+}
+
+absl::Status CheckSameCases(const SavedReference& reference, const std::vector<CheckCase>& cases) {
+  if (reference.cases.size() != cases.size()) {
+    return FailedPreconditionError(absl::StrCat("the reference has ", reference.cases.size(),
+                                                " requests, this run ", cases.size()));
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (reference.cases[i] != cases[i]) {
+      return FailedPreconditionError(absl::StrCat(
+          "request ", i, " of the reference has another prompt or other parameters than this run"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace selfsame::client

@@ -1,0 +1,136 @@
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/errors.h"
+#include "common/file.h"
+#include "common/limits.h"
+#include "decoder/client/command_line.h"
+#include "decoder/client/commands.h"
+
+namespace selfsame::client {
+namespace {
+
+struct GenerateFlags {
+  ConnectOptions connect;
+  Request request;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_file;
+  bool chat = false;
+  bool json = false;
+};
+
+absl::Status FillInput(GenerateFlags& flags) {
+  if (flags.prompt.has_value() == flags.prompt_file.has_value()) {
+    return InvalidArgumentError("--prompt", "exactly one of --prompt and --prompt_file is needed");
+  }
+  std::string text;
+  if (flags.prompt) {
+    text = *flags.prompt;
+  } else {
+    ASSIGN_OR_RETURN(text, ReadFile(*flags.prompt_file, kMaxPromptBytes));
+  }
+  if (flags.chat) {
+    flags.request.input = std::vector<ChatMessage>{{"user", std::move(text)}};
+  } else {
+    flags.request.input = std::move(text);
+  }
+  return absl::OkStatus();
+}
+
+double Seconds(SteadyTime::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+nlohmann::ordered_json ToJson(const Answer& answer) {
+  nlohmann::ordered_json json = {
+      {"request_id", answer.request_id},
+      {"text", answer.text},
+      {"token_ids", answer.token_ids},
+      {"finish_reason", FinishReasonName(answer.finish_reason)},
+      {"prompt_tokens", answer.prompt_tokens},
+      {"output_tokens", answer.token_ids.size()},
+      {"temperature", answer.temperature},
+      {"top_k", answer.top_k},
+      {"top_p", answer.top_p},
+      {"seed", answer.seed},
+      {"max_tokens", answer.max_tokens},
+      {"seconds", Seconds(answer.last_token - answer.sent)},
+      {"seconds_to_first_token", Seconds(answer.first_token - answer.sent)},
+  };
+  if (!answer.logprobs.empty()) json["logprobs"] = answer.logprobs;
+  if (answer.stop_string) json["stop_string"] = *answer.stop_string;
+  if (answer.stop_token_id) json["stop_token_id"] = *answer.stop_token_id;
+  if (!answer.fingerprint.empty()) {
+    json["fingerprint"] = answer.fingerprint;
+    json["windows"] = answer.windows;
+    json["rollbacks"] = answer.rollbacks;
+    json["rolled_back_tokens"] = answer.rolled_back_tokens;
+    json["redecoded_tokens"] = answer.redecoded_tokens;
+  }
+  return json;
+}
+
+void PrintSummary(const Answer& answer) {
+  std::string line = absl::StrFormat(
+      "[%d prompt tokens, %d output tokens in %.2f s, %s, seed %d", answer.prompt_tokens,
+      answer.token_ids.size(), Seconds(answer.last_token - answer.sent),
+      std::string(FinishReasonName(answer.finish_reason)), answer.seed);
+  if (!answer.fingerprint.empty()) {
+    absl::StrAppendFormat(&line, ", %d windows, %d rollbacks, fingerprint %.12s", answer.windows,
+                          answer.rollbacks, answer.fingerprint);
+  }
+  std::fprintf(stderr, "%s]\n", line.c_str());
+}
+
+// Nine significant digits give back the float exactly.
+void PrintLogprobs(const Answer& answer) {
+  for (size_t i = 0; i < answer.logprobs.size(); ++i) {
+    std::printf("%zu %d %.9g\n", answer.prompt_tokens + i, answer.token_ids[i],
+                static_cast<double>(answer.logprobs[i]));
+  }
+}
+
+}  // namespace
+
+int RunGenerate(std::span<const std::string> arguments) {
+  GenerateFlags flags;
+  FlagParser parser("selfsame generate --prompt=TEXT [--flag=value ...]",
+                    "Sends one prompt and prints the text as it arrives, and at the end a line of "
+                    "figures on standard error.");
+  AddConnectFlags(parser, &flags.connect);
+  parser.Add("prompt", &flags.prompt, "the prompt; special tokens in it are recognised");
+  parser.Add("prompt_file", &flags.prompt_file, "file that holds the prompt");
+  parser.Add("chat", &flags.chat, "send the prompt as a user's message, in the chat template");
+  AddRequestFlags(parser, &flags.request);
+  parser.Add("logprobs", &flags.request.logprobs,
+             "print position, token id and logprob of each output token after the text");
+  parser.Add("json", &flags.json, "print one JSON object instead of streaming");
+  if (const auto exit_status = ParseOrExit(parser, arguments)) return *exit_status;
+  if (const absl::Status status = FillInput(flags); !status.ok()) return ReportError(status);
+
+  const auto client = Connect(flags.connect);
+  if (!client.ok()) return ReportError(client.status());
+  TextCallback on_text;
+  if (!flags.json) {
+    on_text = [](std::string_view text) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    };
+  }
+  const absl::StatusOr<Answer> answer = (*client)->Generate(flags.request, on_text);
+  if (!flags.json) std::puts("");
+  if (!answer.ok()) return ReportError(answer.status());
+  if (flags.json) {
+    std::puts(ToJson(*answer).dump(2).c_str());
+    return kExitOk;
+  }
+  PrintLogprobs(*answer);
+  PrintSummary(*answer);
+  return kExitOk;
+}
+
+}  // namespace selfsame::client

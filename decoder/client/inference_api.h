@@ -1,0 +1,110 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+// What the commands need of a decoder, without gRPC, so that tests can stand in for one.
+namespace selfsame::client {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+inline constexpr std::string_view kDefaultServer = "127.0.0.1:50051";
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+using PromptInput = std::variant<std::string, std::vector<int32_t>, std::vector<ChatMessage>>;
+
+// See GenerateRequest in inference.proto: what is unset takes the server's default.
+struct Request {
+  PromptInput input;
+  std::optional<float> temperature;
+  std::optional<int32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<uint64_t> seed;
+  std::optional<int32_t> max_tokens;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool is_deterministic = false;
+  bool logprobs = false;
+  std::optional<std::string> expected_fingerprint;
+};
+
+enum class FinishReason { kStop, kLength };
+
+std::string_view FinishReasonName(FinishReason reason);
+
+// Everything a finished request returned.
+struct Answer {
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;  // as many as token_ids when asked for, otherwise empty
+  std::string text;
+  FinishReason finish_reason = FinishReason::kLength;
+  std::optional<std::string> stop_string;
+  std::optional<int32_t> stop_token_id;
+
+  std::string request_id;
+  float temperature = 0.0f;  // this and the next four as the server resolved them
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  uint64_t seed = 0;
+  int32_t max_tokens = 0;
+  int32_t prompt_tokens = 0;
+
+  std::string fingerprint;  // empty for an ordinary request
+  int32_t windows = 0;
+  int32_t rollbacks = 0;
+  int32_t rolled_back_tokens = 0;
+  int32_t redecoded_tokens = 0;
+
+  SteadyTime sent;
+  SteadyTime first_token;  // arrival of the first and last token; `sent` when there was none
+  SteadyTime last_token;
+};
+
+struct VerifierStatus {
+  std::string address;
+  bool connected = false;
+  std::string fingerprint;
+  std::string last_error;
+};
+
+// See GetServerInfoResponse in inference.proto.
+struct ServerInfo {
+  std::string version;
+  std::string model;
+  int32_t context_limit = 0;
+  int32_t vocab_size = 0;
+  std::string arithmetic;
+  int32_t max_batch_size = 0;
+  int32_t window_size = 0;
+  std::vector<VerifierStatus> verifiers;
+  int32_t running_requests = 0;
+  int32_t waiting_requests = 0;
+};
+
+// Gets text as it arrives.
+using TextCallback = std::function<void(std::string_view)>;
+
+// Calls block and are safe from any thread.
+class InferenceApi {
+ public:
+  virtual ~InferenceApi() = default;
+  // `on_text` may be null. An error after some text leaves that text delivered. A stream that
+  // breaks the protocol (a gap in positions, a wrong count) is INTERNAL.
+  virtual absl::StatusOr<Answer> Generate(const Request& request, const TextCallback& on_text) = 0;
+  virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
+};
+
+}  // namespace selfsame::client

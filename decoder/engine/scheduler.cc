@@ -1,0 +1,102 @@
+#include "decoder/engine/scheduler.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace selfsame::decoder {
+
+Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
+  SELFSAME_CHECK(options.max_batch_size > 0 && options.max_batch_size <= options.max_batch_tokens);
+}
+
+void Scheduler::Add(ScheduledRequest* request) { waiting_.push_back(request); }
+
+void Scheduler::Remove(ScheduledRequest* request) {
+  const size_t count = std::erase(waiting_, request) + std::erase(running_, request);
+  SELFSAME_CHECK(count == 1);
+  request->state->Truncate(0);
+}
+
+StepPlan Scheduler::Plan() {
+  StepPlan plan;
+  ChooseRunning(plan);
+  // Whoever was just preempted would only be admitted again, and preempt the next.
+  if (plan.preempted.empty()) Admit(plan);
+  DistributeRows(plan);
+  return plan;
+}
+
+bool Scheduler::IsFull(const StepPlan& plan) const {
+  return static_cast<int32_t>(plan.rows.size()) == options_.max_batch_size;
+}
+
+void Scheduler::ChooseRunning(StepPlan& plan) {
+  for (size_t i = 0; i < running_.size() && !IsFull(plan); ++i) {
+    ScheduledRequest* request = running_[i];
+    if (!request->is_ready) continue;
+    bool has_room = request->state->Reserve(request->length);
+    while (!has_room) {
+      if (!PreemptStalled(plan)) {
+        ScheduledRequest* youngest = running_.back();
+        Preempt(youngest, plan);
+        if (youngest == request) break;
+      }
+      has_room = request->state->Reserve(request->length);
+    }
+    // A stalled request may have stood before this one.
+    i = static_cast<size_t>(std::find(running_.begin(), running_.end(), request) -
+                            running_.begin());
+    if (has_room) plan.rows.push_back({request});
+  }
+}
+
+void Scheduler::Admit(StepPlan& plan) {
+  for (auto it = waiting_.begin(); it != waiting_.end() && !IsFull(plan);) {
+    ScheduledRequest* request = *it;
+    if (!request->is_ready) {
+      ++it;
+      continue;
+    }
+    const auto index = it - waiting_.begin();
+    const size_t waiting_before = waiting_.size();
+    while (!request->state->Reserve(request->length)) {
+      // Nobody overtakes the head of the queue, however little room he needs.
+      if (!PreemptStalled(plan)) return;
+    }
+    it = waiting_.begin() + index + static_cast<int64_t>(waiting_.size() - waiting_before);
+    it = waiting_.erase(it);
+    running_.push_back(request);
+    plan.admitted.push_back(request);
+    plan.rows.push_back({request});
+  }
+}
+
+void Scheduler::DistributeRows(StepPlan& plan) const {
+  int32_t spare = options_.max_batch_tokens - static_cast<int32_t>(plan.rows.size());
+  for (StepPlan::Rows& rows : plan.rows) {
+    const int32_t needed = rows.request->length - rows.request->state->length();
+    SELFSAME_CHECK(needed > 0);
+    rows.row_count = std::min(needed, 1 + spare);
+    rows.is_sampled = rows.row_count == needed;
+    spare -= rows.row_count - 1;
+  }
+}
+
+bool Scheduler::PreemptStalled(StepPlan& plan) {
+  const auto stalled = std::find_if(running_.rbegin(), running_.rend(), [](const auto* request) {
+    return request->is_stalled && !request->is_ready;
+  });
+  if (stalled == running_.rend()) return false;
+  Preempt(*stalled, plan);
+  return true;
+}
+
+void Scheduler::Preempt(ScheduledRequest* request, StepPlan& plan) {
+  request->state->Truncate(0);
+  std::erase(running_, request);
+  waiting_.push_front(request);
+  plan.preempted.push_back(request);
+}
+
+}  // namespace selfsame::decoder

@@ -1,0 +1,65 @@
+#include "decoder/client/check_reference.h"
+
+#include <cmath>
+
+#include "decoder/client/check_compare.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace selfsame::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+SavedReference MakeReference() {
+  SavedReference reference;
+  reference.fingerprint = "fp";
+  reference.model = "model";
+  reference.cases = BuildCases({"one \"quoted\"", "zwei \xc3\xa4\n"}, {.temperature = 0.7f});
+  reference.answers = {MakeAnswer(1), MakeAnswer(2)};
+  reference.answers[0].logprobs[2] = std::nextafter(-0.1f, 0.0f);
+  reference.answers[0].logprobs[3] = -0.0f;
+  reference.answers[1].logprobs[0] = -INFINITY;
+  reference.answers[1].finish_reason = FinishReason::kStop;
+  reference.answers[1].stop_token_id = 42;
+  return reference;
+}
+
+TEST(CheckReferenceTest, KeepsEveryBit) {
+  const SavedReference saved = MakeReference();
+  const auto read = ParseReference("file", SerializeReference(saved));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->fingerprint, saved.fingerprint);
+  EXPECT_EQ(read->model, saved.model);
+  EXPECT_TRUE(CheckSameCases(*read, saved.cases).ok());
+  ASSERT_EQ(read->answers.size(), saved.answers.size());
+  for (size_t i = 0; i < saved.answers.size(); ++i) {
+    EXPECT_FALSE(FindDifference(saved.answers[i], read->answers[i]).has_value()) << i;
+  }
+}
+
+TEST(CheckReferenceTest, AFileOfAnotherKindIsOneClearError) {
+  const std::string good = SerializeReference(MakeReference());
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[]"), std::string("{\"format\": 3}"),
+        std::string("{}"), good.substr(0, good.size() / 2)}) {
+    const auto read = ParseReference("some/file", text);
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("some/file"));
+  }
+}
+
+TEST(CheckReferenceTest, OtherQuestionsCannotBeCompared) {
+  const SavedReference saved = MakeReference();
+  std::vector<CheckCase> cases = saved.cases;
+  cases[1].seed += 1;
+  const absl::Status status = CheckSameCases(saved, cases);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("request 1"));
+  cases.pop_back();
+  EXPECT_FALSE(CheckSameCases(saved, cases).ok());
+}
+
+}  // namespace
+}  // namespace selfsame::client

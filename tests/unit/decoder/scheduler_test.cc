@@ -1,0 +1,282 @@
+#include "decoder/engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace selfsame::decoder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Plays the engine's part: owns requests, advances what a plan computed, appends sampled tokens.
+class SchedulerTest : public ::testing::Test {
+ protected:
+  void Create(SchedulerOptions options, int32_t blocks = 1000) {
+    options_ = options;
+    pool_ = std::make_unique<BlockPool>(blocks);
+    scheduler_ = std::make_unique<Scheduler>(options);
+  }
+
+  ScheduledRequest* Add(int32_t length) {
+    auto request = std::make_unique<ScheduledRequest>();
+    request->id = requests_.size();
+    request->length = length;
+    request->state = std::make_unique<PagedSequenceState>(*pool_);
+    scheduler_->Add(request.get());
+    requests_.push_back(std::move(request));
+    return requests_.back().get();
+  }
+
+  // Plans and runs one step; checks what must hold for every plan.
+  StepPlan Step() {
+    StepPlan plan = scheduler_->Plan();
+    int32_t total = 0;
+    std::set<uint64_t> seen;
+    for (const StepPlan::Rows& rows : plan.rows) {
+      ScheduledRequest& request = *rows.request;
+      EXPECT_TRUE(request.is_ready);
+      EXPECT_TRUE(seen.insert(request.id).second) << "request twice in a step";
+      EXPECT_GT(rows.row_count, 0);
+      const int32_t end = request.state->length() + rows.row_count;
+      EXPECT_LE(end, request.length);
+      EXPECT_EQ(rows.is_sampled, end == request.length);
+      EXPECT_GE(request.state->block_count(), BlocksFor(end));
+      total += rows.row_count;
+      request.state->Advance(end);
+      if (rows.is_sampled) ++request.length;
+    }
+    EXPECT_LE(total, options_.max_batch_tokens);
+    EXPECT_LE(plan.rows.size(), static_cast<size_t>(options_.max_batch_size));
+    for (const ScheduledRequest* request : plan.preempted) {
+      EXPECT_EQ(request->state->length(), 0);
+      EXPECT_EQ(request->state->block_count(), 0);
+    }
+    return plan;
+  }
+
+  static std::vector<std::pair<uint64_t, int32_t>> RowsOf(const StepPlan& plan) {
+    std::vector<std::pair<uint64_t, int32_t>> rows;
+    for (const auto& row : plan.rows) rows.emplace_back(row.request->id, row.row_count);
+    return rows;
+  }
+
+  SchedulerOptions options_;
+  std::unique_ptr<BlockPool> pool_;
+  std::vector<std::unique_ptr<ScheduledRequest>> requests_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+using P = std::pair<uint64_t, int32_t>;
+
+TEST_F(SchedulerTest, PlansNothingWithoutRequests) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 4});
+  EXPECT_THAT(Step().rows, IsEmpty());
+}
+
+TEST_F(SchedulerTest, PrefillsInChunksThenDecodes) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 4});
+  ScheduledRequest* a = Add(20);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 8)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 8)));
+  StepPlan last_chunk = Step();
+  EXPECT_THAT(RowsOf(last_chunk), ElementsAre(P(0, 4)));
+  EXPECT_TRUE(last_chunk.rows[0].is_sampled);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1)));
+  EXPECT_EQ(a->length, 22);
+}
+
+TEST_F(SchedulerTest, DecodesBesideAPrefillAndJoinsAtOnce) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 4});
+  Add(3);
+  Step();
+  Add(20);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 7)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 7)));
+  Add(2);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 6), P(2, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1), P(2, 1)));
+}
+
+TEST_F(SchedulerTest, DecodingIsNeverHeldUpByPrefill) {
+  Create({.max_batch_tokens = 4, .max_batch_size = 4});
+  Add(1000);
+  Step();
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 3), P(1, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 3), P(1, 1)));
+}
+
+TEST_F(SchedulerTest, BatchSizeBoundsTheRequestsInAStepAndTheNextJoinsWhenOneLeaves) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 2});
+  ScheduledRequest* a = Add(1);
+  Add(1);
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
+  EXPECT_EQ(scheduler_->waiting_count(), 1);
+  scheduler_->Remove(a);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1), P(2, 1)));
+  EXPECT_EQ(scheduler_->waiting_count(), 0);
+}
+
+TEST_F(SchedulerTest, ARequestThatIsNotReadyTakesNoRowsAndHoldsNobodyUp) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 2});
+  ScheduledRequest* a = Add(1);
+  Add(1);
+  Add(1);
+  Step();
+  a->is_ready = false;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1), P(2, 1)));
+  EXPECT_GT(a->state->length(), 0);
+  a->is_ready = true;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
+}
+
+TEST_F(SchedulerTest, WaitingRequestsThatAreNotReadyAreOvertaken) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 2});
+  ScheduledRequest* a = Add(1);
+  a->is_ready = false;
+  a->is_stalled = true;
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1)));
+  a->is_ready = true;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1), P(0, 1)));
+}
+
+TEST_F(SchedulerTest, NobodyOvertakesAReadyHeadOfTheQueueThatNeedsRoom) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/4);
+  ScheduledRequest* a = Add(33);  // 3 blocks
+  Add(20);                        // 2 blocks
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 33)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1)));
+  scheduler_->Remove(a);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 20), P(2, 1)));
+}
+
+TEST_F(SchedulerTest, ShortageTakesTheStateOfTheYoungestAndRecomputesItLater) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  ScheduledRequest* a = Add(16);
+  ScheduledRequest* b = Add(10);
+  Step();  // lengths 17 and 11: a needs its second block
+  StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(b));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1)));
+  EXPECT_EQ(b->length, 11);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1)));
+  scheduler_->Remove(a);
+  plan = Step();
+  EXPECT_THAT(plan.admitted, ElementsAre(b));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 11)));
+  EXPECT_TRUE(plan.rows[0].is_sampled);
+}
+
+TEST_F(SchedulerTest, TheYoungestGivesUpItsOwnStateWhenItIsTheOneShortOfRoom) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  Add(10);
+  ScheduledRequest* b = Add(16);
+  Step();
+  StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(b));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1)));
+}
+
+TEST_F(SchedulerTest, PreemptedRequestsComeBeforeThoseThatNeverRan) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/3);
+  ScheduledRequest* a = Add(16);
+  Add(16);
+  Add(16);
+  Add(16);  // waits
+  Step();
+  StepPlan plan = Step();  // a takes c's block, b gives up its own
+  EXPECT_THAT(plan.preempted, ElementsAre(requests_[2].get(), requests_[1].get()));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1)));
+  scheduler_->Remove(a);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 17)));
+}
+
+TEST_F(SchedulerTest, StalledRequestsLoseTheirStateFirst) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/3);
+  ScheduledRequest* a = Add(10);
+  ScheduledRequest* b = Add(16);
+  Add(10);
+  Step();
+  a->is_ready = false;
+  a->is_stalled = true;
+  StepPlan plan = Step();  // b is short of a block
+  EXPECT_THAT(plan.preempted, ElementsAre(a));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 1), P(2, 1)));
+  EXPECT_GT(b->state->length(), 0);
+}
+
+TEST_F(SchedulerTest, AdmissionTakesTheStateOfStalledRequests) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  ScheduledRequest* a = Add(20);
+  Step();
+  a->is_ready = false;
+  a->is_stalled = true;
+  ScheduledRequest* b = Add(20);
+  StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(a));
+  EXPECT_THAT(plan.admitted, ElementsAre(b));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 20)));
+}
+
+TEST_F(SchedulerTest, ARollbackIsRecomputedFromTheTruncatedState) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 4});
+  ScheduledRequest* a = Add(10);
+  for (int i = 0; i < 6; ++i) Step();
+  ASSERT_EQ(a->state->length(), 14);
+  a->length = 12;
+  a->state->Truncate(11);
+  StepPlan plan = Step();
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1)));
+  EXPECT_TRUE(plan.rows[0].is_sampled);
+}
+
+// Everybody finishes, in spite of shortage, pauses and stalls.
+TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    requests_.clear();
+    uint32_t state = seed;
+    auto random = [&state](uint32_t below) {
+      state = state * 1664525u + 1013904223u;
+      return (state >> 8) % below;
+    };
+    Create({.max_batch_tokens = static_cast<int32_t>(4 + random(30)), .max_batch_size = 4},
+           /*blocks=*/static_cast<int32_t>(6 + random(6)));
+    std::vector<int32_t> goals;
+    int32_t finished = 0;
+    int steps = 0;
+    while (finished < 20) {
+      ASSERT_LT(++steps, 5000);
+      if (goals.size() < 20 && random(3) == 0) {
+        const auto length = static_cast<int32_t>(1 + random(40));
+        Add(length);
+        goals.push_back(length + 1 + static_cast<int32_t>(random(50)));
+      }
+      for (size_t i = 0; i < goals.size(); ++i) {
+        if (goals[i] == 0) continue;
+        requests_[i]->is_ready = random(4) != 0;
+        requests_[i]->is_stalled = !requests_[i]->is_ready && random(50) == 0;
+      }
+      Step();
+      for (size_t i = 0; i < goals.size(); ++i) {
+        if (goals[i] == 0 || requests_[i]->length < goals[i]) continue;
+        scheduler_->Remove(requests_[i].get());
+        goals[i] = 0;
+        ++finished;
+      }
+    }
+    EXPECT_EQ(pool_->free_count(), pool_->block_count());
+  }
+}
+
+}  // namespace
+}  // namespace selfsame::decoder
