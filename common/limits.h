@@ -48,6 +48,8 @@ inline constexpr int kMaxClientConcurrency = 1024;
 
 // Windows.
 inline constexpr int kMaxWindowSize = 256;
+// Verdicts and session errors that wait for the decoder's engine; past it a verifier is broken.
+inline constexpr int kMaxQueuedVerifierEvents = 1 << 16;
 
 // What a verifier holds for its decoders.
 inline constexpr int kMaxVerifyBatchSize = 64;

@@ -19,8 +19,10 @@ class Engine {
  public:
   virtual ~Engine() = default;
   // Queues a request. RESOURCE_EXHAUSTED when the queue is full; UNAVAILABLE when draining;
-  // FAILED_PRECONDITION or UNAVAILABLE at once for a deterministic request no verifier can serve.
-  // Returns an id for Cancel. `sink` gets events only after Submit returned OK.
+  // FAILED_PRECONDITION for a deterministic request when no verifier is configured. While the
+  // verifiers are down a deterministic request waits, up to the failover timeout, and gets
+  // OnError(UNAVAILABLE) then. Returns an id for Cancel. `sink` gets events, perhaps before Submit
+  // returns, only if it returns OK.
   virtual absl::StatusOr<uint64_t> Submit(GenerationRequest request,
                                           std::shared_ptr<GenerationSink> sink) = 0;
   // The client is gone: frees everything; the sink gets OnError(CANCELLED). Unknown ids are

@@ -1,0 +1,223 @@
+#include "decoder/engine/decoder_engine.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/errors.h"
+#include "common/limits.h"
+
+namespace selfsame::decoder {
+namespace {
+
+constexpr int64_t kQueueFullRetryMs = 1000;
+
+absl::Status CheckOptions(const DecoderEngineOptions& options, const PassLimits& limits) {
+  const SchedulerOptions& scheduler = options.core.scheduler;
+  if (scheduler.max_batch_size < 1 || scheduler.max_batch_size > limits.max_logit_rows) {
+    return InvalidArgumentError("max_batch_size",
+                                absl::StrCat("must be from 1 to ", limits.max_logit_rows));
+  }
+  if (scheduler.max_batch_tokens < scheduler.max_batch_size ||
+      scheduler.max_batch_tokens > limits.max_rows) {
+    return InvalidArgumentError(
+        "max_batch_tokens", absl::StrCat("must be from max_batch_size, ", scheduler.max_batch_size,
+                                         ", to ", limits.max_rows));
+  }
+  if (options.kv_block_count < BlocksFor(limits.context_limit)) {
+    return InvalidArgumentError("kv_block_count",
+                                absl::StrCat("must be at least ", BlocksFor(limits.context_limit),
+                                             ", one request of ", limits.context_limit, " tokens"));
+  }
+  const int32_t window_size = options.core.sessions.window_size;
+  if (window_size < 1 || window_size > kMaxWindowSize) {
+    return InvalidArgumentError("window_size", absl::StrCat("must be from 1 to ", kMaxWindowSize));
+  }
+  if (options.core.max_inflight_windows < 1) {
+    return InvalidArgumentError("max_inflight_windows", "must be at least 1");
+  }
+  if (options.max_waiting_requests < 1) {
+    return InvalidArgumentError("max_waiting_requests", "must be at least 1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DecoderEngine>> DecoderEngine::Create(
+    const DecoderEngineOptions& options, std::unique_ptr<Model> model, const Tokenizer& tokenizer,
+    std::unique_ptr<WindowPolicy> policy, const Clock& clock) {
+  RETURN_IF_ERROR(CheckOptions(options, model->limits()));
+  ASSIGN_OR_RETURN(auto kv, model->CreateKvCache(options.kv_block_count));
+  return std::unique_ptr<DecoderEngine>(new DecoderEngine(options, std::move(model), std::move(kv),
+                                                          tokenizer, std::move(policy), clock));
+}
+
+DecoderEngine::DecoderEngine(const DecoderEngineOptions& options, std::unique_ptr<Model> model,
+                             std::unique_ptr<KvCache> kv, const Tokenizer& tokenizer,
+                             std::unique_ptr<WindowPolicy> policy, const Clock& clock)
+    : options_(options),
+      model_(std::move(model)),
+      kv_(std::move(kv)),
+      tokenizer_(tokenizer),
+      policy_(std::move(policy)),
+      clock_(clock) {}
+
+DecoderEngine::~DecoderEngine() { Stop(); }
+
+void DecoderEngine::Start(std::vector<VerifierLink*> links) {
+  {
+    MutexLock lock(mutex_);
+    SELFSAME_CHECK(!is_started_);
+    is_started_ = true;
+    verifier_count_ = static_cast<int32_t>(links.size());
+  }
+  core_ = std::make_unique<EngineCore>(options_.core, *model_, *kv_, tokenizer_, *policy_, clock_,
+                                       std::move(links));
+  thread_ = std::thread([this] { Run(); });
+}
+
+void DecoderEngine::Drain(SteadyTime deadline) {
+  MutexLock lock(mutex_);
+  is_draining_ = true;
+  while (stats_.running_requests + stats_.waiting_requests > 0 && clock_.Now() < deadline) {
+    drained_.WaitUntil(mutex_, deadline);
+  }
+}
+
+void DecoderEngine::Stop() {
+  {
+    MutexLock lock(mutex_);
+    is_draining_ = true;
+    is_stopping_ = true;
+    wake_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<uint64_t> DecoderEngine::Submit(GenerationRequest request,
+                                               std::shared_ptr<GenerationSink> sink) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(health_);
+  if (!is_started_ || is_draining_) return UnavailableError("the decoder is shutting down");
+  if (request.is_deterministic && verifier_count_ == 0) {
+    return FailedPreconditionError(
+        "deterministic requests need a verifier, and this decoder has none configured");
+  }
+  if (stats_.waiting_requests >= options_.max_waiting_requests) {
+    return ResourceExhaustedError(
+        absl::StrCat("the queue of ", options_.max_waiting_requests, " requests is full"),
+        kQueueFullRetryMs);
+  }
+  const uint64_t id = next_id_++;
+  ++stats_.waiting_requests;
+  inbox_.push_back(SubmitEvent{id, std::move(request), std::move(sink)});
+  wake_.NotifyAll();
+  return id;
+}
+
+void DecoderEngine::Cancel(uint64_t id) { Push(CancelEvent{id}); }
+
+EngineStats DecoderEngine::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+absl::Status DecoderEngine::health() const {
+  MutexLock lock(mutex_);
+  return health_;
+}
+
+void DecoderEngine::OnVerifierUp(int verifier, VerifierInfo info) {
+  Push(UpEvent{verifier, std::move(info)});
+}
+
+void DecoderEngine::OnVerifierDown(int verifier, absl::Status status) {
+  Push(DownEvent{verifier, std::move(status)});
+}
+
+void DecoderEngine::OnVerdict(int verifier, Verdict verdict) {
+  PushFromVerifier(verifier, VerdictEvent{verifier, std::move(verdict)});
+}
+
+void DecoderEngine::OnSessionError(int verifier, uint64_t session_id, absl::Status status) {
+  PushFromVerifier(verifier, SessionErrorEvent{verifier, session_id, std::move(status)});
+}
+
+void DecoderEngine::Push(Event event) {
+  MutexLock lock(mutex_);
+  inbox_.push_back(std::move(event));
+  wake_.NotifyAll();
+}
+
+void DecoderEngine::PushFromVerifier(int verifier, Event event) {
+  MutexLock lock(mutex_);
+  int32_t& count = verifier_event_counts_[verifier];
+  if (count > kMaxQueuedVerifierEvents) return;
+  // Credit bounds the verdicts of a verifier that keeps to the protocol far below this.
+  if (count++ == kMaxQueuedVerifierEvents) event = FloodEvent{verifier};
+  inbox_.push_back(std::move(event));
+  wake_.NotifyAll();
+}
+
+bool DecoderEngine::TakeEvents(bool is_idle, std::vector<Event>& events) {
+  const std::optional<SteadyTime> until = is_idle ? core_->NextWake() : std::nullopt;
+  MutexLock lock(mutex_);
+  while (is_idle && inbox_.empty() && !is_stopping_) {
+    if (!until) {
+      wake_.Wait(mutex_);
+    } else if (clock_.Now() < *until) {
+      wake_.WaitUntil(mutex_, *until);
+    } else {
+      break;
+    }
+  }
+  events.clear();
+  events.swap(inbox_);
+  verifier_event_counts_.clear();
+  return !is_stopping_;
+}
+
+void DecoderEngine::Run() {
+  std::vector<Event> events;
+  bool is_idle = false;
+  while (TakeEvents(is_idle, events)) {
+    for (Event& event : events) Handle(std::move(event));
+    auto has_run = core_->Step();
+    is_idle = !has_run.value_or(false);
+    Report(has_run.status());
+  }
+  for (Event& event : events) Handle(std::move(event));
+  core_->FailAll(UnavailableError("the decoder is shutting down"));
+  Report(absl::OkStatus());
+}
+
+void DecoderEngine::Handle(Event event) {
+  struct Handler {
+    EngineCore& core;
+    void operator()(SubmitEvent& e) { core.Submit(e.id, std::move(e.request), std::move(e.sink)); }
+    void operator()(CancelEvent& e) { core.Cancel(e.id); }
+    void operator()(UpEvent& e) { core.OnVerifierUp(e.verifier, std::move(e.info)); }
+    void operator()(DownEvent& e) { core.OnVerifierDown(e.verifier, e.status); }
+    void operator()(FloodEvent& e) { core.OnVerifierFlood(e.verifier); }
+    void operator()(VerdictEvent& e) { core.OnVerdict(e.verifier, e.verdict); }
+    void operator()(SessionErrorEvent& e) {
+      core.OnSessionError(e.verifier, e.session_id, e.status);
+    }
+  };
+  std::visit(Handler{*core_}, event);
+}
+
+void DecoderEngine::Report(const absl::Status& health) {
+  MutexLock lock(mutex_);
+  if (!health.ok()) health_ = UnavailableError("the decoder has lost its device");
+  stats_ = core_->stats();
+  for (const Event& event : inbox_) {
+    if (std::holds_alternative<SubmitEvent>(event)) ++stats_.waiting_requests;
+  }
+  if (stats_.running_requests + stats_.waiting_requests == 0) drained_.NotifyAll();
+}
+
+}  // namespace selfsame::decoder

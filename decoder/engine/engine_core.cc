@@ -1,0 +1,279 @@
+#include "decoder/engine/engine_core.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/check.h"
+#include "common/errors.h"
+
+namespace selfsame::decoder {
+namespace {
+
+void Earliest(std::optional<SteadyTime>& wake, std::optional<SteadyTime> other) {
+  if (other && (!wake || *other < *wake)) wake = other;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(const CoreOptions& options, Model& model, KvCache& kv,
+                       const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
+                       std::vector<VerifierLink*> links)
+    : options_(options),
+      model_(model),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      blocks_(kv.block_count()),
+      runner_(model, kv),
+      sessions_(options.sessions, std::move(links), policy),
+      scheduler_(options.scheduler) {}
+
+EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped")); }
+
+void EngineCore::Submit(uint64_t id, GenerationRequest params,
+                        std::shared_ptr<GenerationSink> sink) {
+  auto output = OutputStream::Create(tokenizer_, params.stop_strings, params.stop_token_ids,
+                                     params.max_tokens);
+  if (!output.ok()) {
+    sink->OnError(output.status());
+    return;
+  }
+  auto owned =
+      std::make_unique<Request>(id, std::move(params), std::move(sink), *std::move(output));
+  Request& request = *owned;
+  if (request.params.is_deterministic) {
+    request.verification.emplace(
+        SpeculationParams{.prompt_length = request.prompt_length(),
+                          .max_tokens = request.params.max_tokens,
+                          .stop_token_ids = request.params.stop_token_ids,
+                          .vocab_size = static_cast<int32_t>(model_.config().vocab_size),
+                          .max_inflight_windows = options_.max_inflight_windows});
+    if (!request.params.stop_strings.empty()) request.verification->lookahead = request.output;
+  }
+  request.schedule.id = id;
+  request.schedule.length = request.length();
+  request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
+  requests_[id] = std::move(owned);
+  scheduler_.Add(&request.schedule);
+}
+
+void EngineCore::Cancel(uint64_t id) {
+  const auto it = requests_.find(id);
+  if (it != requests_.end()) Fail(*it->second, CancelledError("the client cancelled the request"));
+}
+
+void EngineCore::OnVerifierUp(int verifier, VerifierInfo info) {
+  sessions_.OnUp(verifier, std::move(info), clock_.Now());
+}
+
+void EngineCore::OnVerifierDown(int verifier, const absl::Status& status) {
+  sessions_.OnDown(verifier, status, clock_.Now());
+}
+
+void EngineCore::OnVerifierFlood(int verifier) {
+  sessions_.Break(verifier, ResourceExhaustedError("too many verdicts in the queue", 0),
+                  clock_.Now());
+}
+
+void EngineCore::OnVerdict(int verifier, const Verdict& verdict) {
+  auto applied = sessions_.OnVerdict(verifier, verdict, clock_.Now());
+  if (!applied) return;
+  Request& request = *applied->request;
+  const SpeculationEffect& effect = applied->effect;
+  if (effect.truncate_to) request.schedule.state->Truncate(*effect.truncate_to);
+  if (!effect.tokens.empty()) {
+    Stand(request, effect.first_position, effect.tokens, effect.logprobs);
+  }
+}
+
+void EngineCore::OnSessionError(int verifier, uint64_t session_id, const absl::Status& status) {
+  Request* failed = sessions_.OnSessionError(verifier, session_id, status, clock_.Now());
+  if (failed != nullptr) Fail(*failed, status);
+}
+
+void EngineCore::FailAll(const absl::Status& status) {
+  while (!requests_.empty()) Fail(*requests_.begin()->second, status);
+}
+
+absl::StatusOr<bool> EngineCore::Step() {
+  ExpireDeadlines();
+  PrepareRequests();
+  ASSIGN_OR_RETURN(const bool has_run, RunPass());
+  sessions_.CutWindows(clock_.Now());
+  return has_run;
+}
+
+void EngineCore::ExpireDeadlines() {
+  const SteadyTime now = clock_.Now();
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    Request& request = *(it++)->second;
+    if (request.params.deadline && now >= *request.params.deadline) {
+      Fail(request, DeadlineExceededError("the request's deadline passed"));
+    }
+  }
+}
+
+// Finds out which requests may have rows in this step. Those that have begun and lost their session
+// get a new one at once, so that their candidates can be verified even while they have no rows.
+void EngineCore::PrepareRequests() {
+  const SteadyTime now = clock_.Now();
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    Request& request = *(it++)->second;
+    ScheduledRequest& schedule = request.schedule;
+    schedule.length = request.length();
+    if (!request.verification) continue;
+    const bool is_running = schedule.state->block_count() > 0;
+    bool can_have_session = true;
+    if (!request.verification->has_session()) {
+      auto found = sessions_.Seek(request, now);
+      if (!found.ok()) {
+        Fail(request, found.status());
+        continue;
+      }
+      can_have_session = *found;
+      if (can_have_session && (request.has_started || is_running)) OpenSession(request);
+    }
+    schedule.is_ready =
+        (can_have_session || is_running) &&
+        request.verification->speculation.WantsCandidate(options_.sessions.window_size);
+    schedule.is_stalled = !can_have_session;
+  }
+}
+
+absl::StatusOr<bool> EngineCore::RunPass() {
+  const StepPlan plan = scheduler_.Plan();
+  for (ScheduledRequest* scheduled : plan.admitted) Admit(*requests_.at(scheduled->id));
+  step_rows_.clear();
+  for (const StepPlan::Rows& rows : plan.rows) {
+    step_rows_.push_back({requests_.at(rows.request->id).get(), rows.row_count, rows.is_sampled});
+  }
+  if (step_rows_.empty()) return false;
+  if (absl::Status status = runner_.Run(step_rows_); !status.ok()) {
+    FailAll(UnavailableError("the device is lost"));
+    return status;
+  }
+  size_t next = 0;
+  for (const RequestRows& rows : step_rows_) {
+    if (rows.is_sampled) TakeToken(*rows.request, runner_.sampled()[next++]);
+  }
+  return true;
+}
+
+void EngineCore::Admit(Request& request) {
+  if (request.has_started) return;  // preempted before
+  if (!request.verification) {
+    Start(request, "");
+    return;
+  }
+  // Several may be admitted in one step, and only the first of them find room on the verifiers. The
+  // others get their session in a later step.
+  auto found = sessions_.Seek(request, clock_.Now());
+  if (found.ok() && *found) OpenSession(request);
+}
+
+void EngineCore::OpenSession(Request& request) {
+  sessions_.Open(request);
+  if (!request.has_started) Start(request, request.verification->fingerprint);
+}
+
+void EngineCore::Start(Request& request, std::string fingerprint) {
+  request.has_started = true;
+  request.sink->OnStarted({std::move(fingerprint)});
+}
+
+void EngineCore::TakeToken(Request& request, const SampledToken& token) {
+  if (request.verification) {
+    ProposeToken(request, token.token_id);
+    return;
+  }
+  const int32_t position = request.length();
+  request.ordinary_output.push_back(token.token_id);
+  Stand(request, position, {&token.token_id, 1}, {&token.logprob, 1});
+}
+
+void EngineCore::ProposeToken(Request& request, int32_t token_id) {
+  Verification& verification = *request.verification;
+  bool is_end = false;
+  if (verification.lookahead && !verification.lookahead->end()) {
+    verification.lookahead->Push(token_id);
+    is_end = verification.lookahead->end().has_value();
+  }
+  verification.speculation.AppendCandidate(token_id, is_end);
+  if (verification.speculation.unsubmitted_count() == 1) {
+    verification.oldest_unsubmitted = clock_.Now();
+  }
+}
+
+void EngineCore::Stand(Request& request, int32_t first_position, std::span<const int32_t> token_ids,
+                       std::span<const float> logprobs) {
+  ChunkEvent chunk;
+  chunk.first_position = first_position;
+  for (size_t i = 0; i < token_ids.size() && !request.output.end(); ++i) {
+    chunk.text += request.output.Push(token_ids[i]);
+    chunk.token_ids.push_back(token_ids[i]);
+    if (request.params.logprobs) chunk.logprobs.push_back(logprobs[i]);
+  }
+  request.sink->OnChunk(std::move(chunk));
+  if (request.output.end()) {
+    Finish(request);
+    return;
+  }
+  if (!request.verification) return;
+  Verification& verification = *request.verification;
+  SELFSAME_CHECK(!verification.speculation.has_ended());
+  if (verification.lookahead && verification.speculation.candidate_count() == 0) {
+    verification.lookahead = request.output;
+  }
+}
+
+void EngineCore::Finish(Request& request) {
+  const OutputEnd& end = *request.output.end();
+  CompleteEvent event;
+  event.reason = end.reason;
+  event.stop_string = end.stop_string;
+  event.stop_token_id = end.stop_token_id;
+  event.prompt_tokens = request.prompt_length();
+  event.output_tokens = request.output.token_count();
+  if (request.verification) {
+    const SpeculationCounters& counters = request.verification->speculation.counters();
+    event.windows = counters.windows;
+    event.rollbacks = counters.rollbacks;
+    event.rolled_back_tokens = counters.rolled_back_tokens;
+    event.redecoded_tokens = counters.redecoded_tokens;
+    event.fingerprint = request.verification->fingerprint;
+  }
+  const std::shared_ptr<GenerationSink> sink = request.sink;
+  Release(request);
+  sink->OnComplete(event);
+}
+
+void EngineCore::Fail(Request& request, const absl::Status& status) {
+  const std::shared_ptr<GenerationSink> sink = request.sink;
+  Release(request);
+  sink->OnError(status);
+}
+
+void EngineCore::Release(Request& request) {
+  sessions_.Close(request);
+  scheduler_.Remove(&request.schedule);
+  requests_.erase(request.id);
+}
+
+std::optional<SteadyTime> EngineCore::NextWake() const {
+  const SteadyTime now = clock_.Now();
+  std::optional<SteadyTime> wake;
+  for (const auto& [id, request] : requests_) {
+    Earliest(wake, request->params.deadline);
+    if (request->verification) Earliest(wake, sessions_.NextWake(*request, now));
+  }
+  return wake;
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats;
+  stats.running_requests = scheduler_.running_count();
+  stats.waiting_requests = scheduler_.waiting_count();
+  return stats;
+}
+
+}  // namespace selfsame::decoder

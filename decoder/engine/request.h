@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "decoder/engine/output_stream.h"
+#include "decoder/engine/scheduler.h"
+#include "decoder/engine/speculation.h"
+#include "decoder/engine/types.h"
+
+namespace selfsame::decoder {
+
+// What only a deterministic request has: its candidates, and its way to a verifier.
+struct Verification {
+  explicit Verification(SpeculationParams params) : speculation(std::move(params)) {}
+
+  bool has_session() const { return speculation.session_id() != 0; }
+
+  Speculation speculation;
+  // The output as it would be if every candidate were committed: proposes an end where a stop
+  // string is completed. Only for requests with stop strings.
+  std::optional<OutputStream> lookahead;
+  SteadyTime oldest_unsubmitted;  // when the first unsubmitted candidate was decoded
+
+  int verifier = -1;        // where the session is, while there is one
+  std::string fingerprint;  // of the first verifier; every later one must have it too
+  // Since when no verifier has served the request; it fails when this has lasted too long.
+  std::optional<SteadyTime> unserved_since;
+  SteadyTime retry_at;  // no session is opened before
+  std::chrono::milliseconds backoff{0};
+  absl::Status last_error;
+};
+
+// One request from Submit to its last event.
+struct Request {
+  Request(uint64_t id, GenerationRequest params, std::shared_ptr<GenerationSink> sink,
+          OutputStream output)
+      : id(id), params(std::move(params)), sink(std::move(sink)), output(std::move(output)) {}
+
+  int32_t prompt_length() const { return static_cast<int32_t>(params.prompt_token_ids.size()); }
+  int32_t length() const {
+    return verification ? verification->speculation.length()
+                        : prompt_length() + static_cast<int32_t>(ordinary_output.size());
+  }
+  // REQUIRES: position < length().
+  int32_t TokenAt(int32_t position) const {
+    if (position < prompt_length()) return params.prompt_token_ids[static_cast<size_t>(position)];
+    const auto index = static_cast<size_t>(position - prompt_length());
+    return verification ? verification->speculation.output()[index] : ordinary_output[index];
+  }
+
+  uint64_t id;
+  GenerationRequest params;
+  std::shared_ptr<GenerationSink> sink;
+  OutputStream output;  // over the tokens that stand
+  ScheduledRequest schedule;
+  bool has_started = false;              // OnStarted was called
+  std::vector<int32_t> ordinary_output;  // of an ordinary request
+  std::optional<Verification> verification;
+};
+
+}  // namespace selfsame::decoder

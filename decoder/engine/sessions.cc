@@ -1,0 +1,260 @@
+#include "decoder/engine/sessions.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/errors.h"
+
+namespace selfsame::decoder {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMinBackoff{20};
+constexpr milliseconds kMaxBackoff{1000};
+constexpr int64_t kRetryAfterMs = 1000;
+
+bool IsWorthARetry(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
+
+}  // namespace
+
+Sessions::Sessions(const SessionOptions& options, std::vector<VerifierLink*> links,
+                   WindowPolicy& policy)
+    : options_(options), policy_(policy) {
+  for (VerifierLink* link : links) {
+    Verifier verifier;
+    verifier.link = link;
+    verifier.last_error = UnavailableError("not connected yet");
+    verifiers_.push_back(std::move(verifier));
+  }
+}
+
+void Sessions::OnUp(int verifier, VerifierInfo info, SteadyTime now) {
+  if (at(verifier).info) LoseSessions(verifier, UnavailableError("the verifier came anew"), now);
+  if (info.max_window_size <= 0) info.max_window_size = options_.window_size;
+  at(verifier).info = std::move(info);
+}
+
+void Sessions::OnDown(int verifier, const absl::Status& status, SteadyTime now) {
+  at(verifier).last_error = status;
+  if (!at(verifier).info) return;
+  at(verifier).info.reset();
+  LoseSessions(verifier, status, now);
+}
+
+void Sessions::Break(int verifier, const absl::Status& reason, SteadyTime now) {
+  // What still arrives of the old stream finds no session; a new one starts with OnUp.
+  OnDown(verifier, reason, now);
+  at(verifier).link->Reset(reason);
+}
+
+void Sessions::LoseSessions(int verifier, const absl::Status& status, SteadyTime now) {
+  std::vector<Request*> lost;
+  for (const auto& [id, request] : sessions_) {
+    if (request->verification->verifier == verifier) lost.push_back(request);
+  }
+  for (Request* request : lost) {
+    Forget(*request);
+    Verification& verification = *request->verification;
+    verification.last_error = status;
+    verification.retry_at = now;
+    if (!verification.unserved_since) verification.unserved_since = now;
+  }
+}
+
+void Sessions::Forget(Request& request) {
+  Verification& verification = *request.verification;
+  sessions_.erase(verification.speculation.session_id());
+  --at(verification.verifier).session_count;
+  verification.verifier = -1;
+  verification.speculation.OnSessionLost();
+}
+
+std::optional<Sessions::Applied> Sessions::OnVerdict(int verifier, const Verdict& verdict,
+                                                     SteadyTime now) {
+  const auto session = sessions_.find(verdict.session_id);
+  if (session == sessions_.end()) return std::nullopt;
+  Request& request = *session->second;
+  Verification& verification = *request.verification;
+  if (verification.verifier != verifier) return std::nullopt;
+  auto effect = verification.speculation.ApplyVerdict(verdict);
+  if (!effect.ok()) {
+    Break(verifier, effect.status(), now);
+    return std::nullopt;
+  }
+  verification.unserved_since.reset();
+  verification.backoff = milliseconds(0);
+  return Applied{&request, *std::move(effect)};
+}
+
+Request* Sessions::OnSessionError(int verifier, uint64_t session_id, const absl::Status& status,
+                                  SteadyTime now) {
+  const auto session = sessions_.find(session_id);
+  if (session == sessions_.end()) return nullptr;
+  Request& request = *session->second;
+  Verification& verification = *request.verification;
+  if (verification.verifier != verifier) return nullptr;
+  Forget(request);
+  if (!IsWorthARetry(status)) return &request;
+  verification.last_error = status;
+  verification.backoff = std::clamp(verification.backoff * 2, kMinBackoff, kMaxBackoff);
+  verification.retry_at = now + verification.backoff;
+  if (!verification.unserved_since) verification.unserved_since = now;
+  return nullptr;
+}
+
+bool Sessions::IsFit(const Verifier& verifier, const Request& request) const {
+  if (!verifier.info) return false;
+  const Verification& verification = *request.verification;
+  if (!verification.fingerprint.empty()) {
+    return verifier.info->fingerprint == verification.fingerprint;
+  }
+  const auto& expected = request.params.expected_fingerprint;
+  return !expected || verifier.info->fingerprint == *expected;
+}
+
+bool Sessions::HasRoom(const Verifier& verifier) const {
+  const int32_t max_sessions = verifier.info->max_sessions;
+  return max_sessions == 0 || verifier.session_count < max_sessions;
+}
+
+int Sessions::Choose(const Request& request) const {
+  int best = -1;
+  for (size_t i = 0; i < verifiers_.size(); ++i) {
+    const Verifier& verifier = verifiers_[i];
+    if (!IsFit(verifier, request) || !HasRoom(verifier)) continue;
+    if (best < 0 || verifier.session_count < verifiers_[static_cast<size_t>(best)].session_count) {
+      best = static_cast<int>(i);
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<bool> Sessions::Seek(Request& request, SteadyTime now) {
+  Verification& verification = *request.verification;
+  const bool is_any_fit =
+      std::any_of(verifiers_.begin(), verifiers_.end(),
+                  [&](const Verifier& verifier) { return IsFit(verifier, request); });
+  if (!is_any_fit && !verification.unserved_since) verification.unserved_since = now;
+  // Full verifiers are a queue like any other for a request that has not begun.
+  if (is_any_fit && verification.fingerprint.empty()) verification.unserved_since.reset();
+  RETURN_IF_ERROR(CheckPatience(request, now));
+  return now >= verification.retry_at && Choose(request) >= 0;
+}
+
+absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) const {
+  const Verification& verification = *request.verification;
+  if (!verification.unserved_since) return absl::OkStatus();
+  const auto up = std::find_if(verifiers_.begin(), verifiers_.end(),
+                               [](const Verifier& verifier) { return verifier.info.has_value(); });
+  if (up != verifiers_.end() && verification.fingerprint.empty()) {
+    return FailedPreconditionError(absl::StrCat("expected_fingerprint is ",
+                                                request.params.expected_fingerprint.value_or(""),
+                                                ", the verifier has ", up->info->fingerprint));
+  }
+  if (now - *verification.unserved_since < options_.failover_timeout) return absl::OkStatus();
+  const absl::Status& why =
+      verification.last_error.ok() ? verifiers_.front().last_error : verification.last_error;
+  const std::string message = absl::StrCat("no verifier for ", options_.failover_timeout.count(),
+                                           " ms; the last one: ", absl::string_view(why.message()));
+  if (absl::IsResourceExhausted(why)) return ResourceExhaustedError(message, kRetryAfterMs);
+  return UnavailableError(message);
+}
+
+void Sessions::Open(Request& request) {
+  Verification& verification = *request.verification;
+  const int verifier = Choose(request);
+  SELFSAME_CHECK(verifier >= 0 && !verification.has_session());
+  const uint64_t session_id = next_session_id_++;
+  verification.verifier = verifier;
+  verification.fingerprint = at(verifier).info->fingerprint;
+  verification.speculation.NewSession(session_id);
+  sessions_[session_id] = &request;
+  ++at(verifier).session_count;
+
+  const GenerationRequest& params = request.params;
+  const auto committed = verification.speculation.committed_tokens();
+  SessionOpening opening;
+  opening.session_id = session_id;
+  opening.prompt_token_ids = params.prompt_token_ids;
+  opening.committed_token_ids.assign(committed.begin(), committed.end());
+  opening.temperature = params.temperature;
+  opening.top_k = params.top_k;
+  opening.top_p = params.top_p;
+  opening.seed = params.seed;
+  opening.max_tokens = params.max_tokens;
+  opening.stop_token_ids = params.stop_token_ids;
+  opening.expected_fingerprint = verification.fingerprint;
+  at(verifier).link->OpenSession(std::move(opening));
+}
+
+void Sessions::Close(Request& request) {
+  if (!request.verification || !request.verification->has_session()) return;
+  const uint64_t session_id = request.verification->speculation.session_id();
+  VerifierLink* link = at(request.verification->verifier).link;
+  Forget(request);
+  link->CloseSession(session_id);
+}
+
+void Sessions::CutWindows(SteadyTime now) {
+  // Idleness is judged before the first cut, so that all sessions get their share of the next pass.
+  std::vector<int32_t> in_flight(verifiers_.size());
+  for (const auto& [id, request] : sessions_) {
+    in_flight[static_cast<size_t>(request->verification->verifier)] +=
+        request->verification->speculation.windows_in_flight();
+  }
+  for (const auto& [id, request] : sessions_) {
+    const int verifier = request->verification->verifier;
+    CutWindowsOf(*request, in_flight[static_cast<size_t>(verifier)] == 0, now);
+  }
+}
+
+void Sessions::CutWindowsOf(Request& request, bool is_verifier_idle, SteadyTime now) {
+  Verification& verification = *request.verification;
+  Speculation& speculation = verification.speculation;
+  const Verifier& verifier = at(verification.verifier);
+  const int32_t max_size = std::min(options_.window_size, verifier.info->max_window_size);
+  while (speculation.is_open() && speculation.unsubmitted_count() > 0 && speculation.credit() > 0) {
+    WindowQuery query;
+    query.unsubmitted = speculation.unsubmitted_count();
+    query.credit = speculation.credit();
+    query.has_proposed_end = speculation.has_proposed_end();
+    query.is_paused = !speculation.WantsCandidate(options_.window_size);
+    query.is_verifier_idle = is_verifier_idle;
+    query.oldest_age =
+        std::chrono::duration_cast<milliseconds>(now - verification.oldest_unsubmitted);
+    query.windows_since_rollback = speculation.counters().windows_since_rollback;
+    const int32_t size = policy_.Cut(query);
+    if (size <= 0) return;
+    verifier.link->SubmitWindow(*speculation.CutWindow(std::min(size, max_size)));
+    verification.oldest_unsubmitted = now;
+  }
+}
+
+std::optional<SteadyTime> Sessions::NextWake(const Request& request, SteadyTime now) const {
+  const Verification& verification = *request.verification;
+  if (!verification.has_session()) {
+    std::optional<SteadyTime> wake;
+    if (verification.unserved_since) {
+      wake = *verification.unserved_since + options_.failover_timeout;
+    }
+    if (verification.retry_at > now) {
+      wake = wake ? std::min(*wake, verification.retry_at) : verification.retry_at;
+    }
+    return wake;
+  }
+  const Speculation& speculation = verification.speculation;
+  const auto max_age = policy_.max_age();
+  if (!max_age || !speculation.is_open() || speculation.unsubmitted_count() == 0 ||
+      speculation.credit() == 0) {
+    return std::nullopt;
+  }
+  return verification.oldest_unsubmitted + *max_age;
+}
+
+}  // namespace selfsame::decoder

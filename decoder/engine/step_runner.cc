@@ -1,0 +1,69 @@
+#include "decoder/engine/step_runner.h"
+
+#include "common/check.h"
+#include "common/errors.h"
+
+namespace selfsame::decoder {
+
+StepRunner::StepRunner(Model& model, KvCache& kv) : model_(model), kv_(kv) {
+  const auto max_rows = static_cast<size_t>(model.limits().max_rows);
+  const auto max_logit_rows = static_cast<size_t>(model.limits().max_logit_rows);
+  token_ids_.reserve(max_rows);
+  positions_.reserve(max_rows);
+  sequences_.reserve(max_rows);
+  logit_rows_.reserve(max_logit_rows);
+  sampling_.reserve(max_logit_rows);
+  sampled_.reserve(max_logit_rows);
+}
+
+void StepRunner::AddRows(const RequestRows& rows) {
+  const Request& request = *rows.request;
+  const SequenceState& state = *request.schedule.state;
+  SequenceRows sequence;
+  sequence.first_row = static_cast<int32_t>(token_ids_.size());
+  sequence.row_count = rows.row_count;
+  sequence.first_position = state.length();
+  sequence.block_table = state.block_table();
+  sequences_.push_back(sequence);
+  for (int32_t i = 0; i < rows.row_count; ++i) {
+    const int32_t position = state.length() + i;
+    token_ids_.push_back(request.TokenAt(position));
+    positions_.push_back(position);
+  }
+  if (!rows.is_sampled) return;
+  logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+  SampleRow sample;
+  sample.temperature = request.params.temperature;
+  sample.top_k = request.params.top_k;
+  sample.top_p = request.params.top_p;
+  sample.seed = request.params.seed;
+  sample.position = state.length() + rows.row_count;
+  sampling_.push_back(sample);
+}
+
+absl::Status StepRunner::Run(std::span<const RequestRows> rows) {
+  token_ids_.clear();
+  positions_.clear();
+  sequences_.clear();
+  logit_rows_.clear();
+  sampling_.clear();
+  for (const RequestRows& request_rows : rows) AddRows(request_rows);
+  sampled_.resize(sampling_.size());
+
+  Pass pass;
+  pass.row_count = static_cast<int32_t>(token_ids_.size());
+  pass.token_ids = token_ids_;
+  pass.positions = positions_;
+  pass.sequences = sequences_;
+  pass.logit_rows = logit_rows_;
+  SELFSAME_CHECK(pass.row_count <= model_.limits().max_rows);
+  RETURN_IF_ERROR(model_.Run(pass, kv_, sampling_, sampled_));
+
+  for (const RequestRows& request_rows : rows) {
+    SequenceState& state = *request_rows.request->schedule.state;
+    state.Advance(state.length() + request_rows.row_count);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace selfsame::decoder
