@@ -12,7 +12,11 @@ inline constexpr int kMaxChatMessages = 1024;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopTokenIds = 64;
+// Below this, logits divided by the temperature would leave float's range.
+inline constexpr float kMinTemperature = 1e-4f;
 inline constexpr float kMaxTemperature = 100.0f;
+inline constexpr int kMaxFingerprintBytes = 256;
+inline constexpr int kMaxDetokenizeTokens = 1 << 17;
 inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
 
@@ -35,9 +39,13 @@ inline constexpr int kKeepaliveIntervalMs = 20000;
 inline constexpr int kKeepaliveTimeoutMs = 10000;
 // What may wait for a client that reads slowly, for each request.
 inline constexpr int64_t kMaxUnsentResponseBytes = 256 << 10;
+inline constexpr int64_t kSlowClientRetryMs = 1000;
 // What may wait for a verifier that reads slowly.
 inline constexpr int64_t kMaxUnsentVerifierBytes = 64 << 20;
 inline constexpr int kMaxVerifiers = 64;
+inline constexpr int kVerifierInfoTimeoutMs = 5000;
+inline constexpr int kMinReconnectDelayMs = 50;
+inline constexpr int kMaxReconnectDelayMs = 2000;
 
 // Tokenisers.
 inline constexpr size_t kMaxEncodeBytes = 64 << 20;

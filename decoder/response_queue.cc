@@ -1,0 +1,51 @@
+#include "decoder/response_queue.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace selfsame::decoder {
+namespace {
+
+// Whether `next` goes on right where `previous` ends.
+bool CanMerge(const v1::GenerateResponse& previous, const v1::GenerateResponse& next) {
+  return previous.has_chunk() && next.has_chunk() &&
+         previous.chunk().first_position() + previous.chunk().token_ids_size() ==
+             next.chunk().first_position();
+}
+
+void Merge(v1::Chunk& previous, const v1::Chunk& next) {
+  previous.mutable_token_ids()->MergeFrom(next.token_ids());
+  previous.mutable_logprobs()->MergeFrom(next.logprobs());
+  previous.mutable_text()->append(next.text());
+}
+
+}  // namespace
+
+bool ResponseQueue::Push(v1::GenerateResponse response) {
+  const auto size_bytes = static_cast<int64_t>(response.ByteSizeLong());
+  if (size_bytes_ + size_bytes > limit_bytes_) return false;
+  size_bytes_ += size_bytes;
+  if (!waiting_.empty() && CanMerge(waiting_.back().response, response)) {
+    Merge(*waiting_.back().response.mutable_chunk(), response.chunk());
+    waiting_.back().size_bytes += size_bytes;
+  } else {
+    waiting_.push_back({std::move(response), size_bytes});
+  }
+  return true;
+}
+
+v1::GenerateResponse ResponseQueue::Pop() {
+  SELFSAME_CHECK(!waiting_.empty());
+  v1::GenerateResponse response = std::move(waiting_.front().response);
+  size_bytes_ -= waiting_.front().size_bytes;
+  waiting_.pop_front();
+  return response;
+}
+
+void ResponseQueue::Clear() {
+  waiting_.clear();
+  size_bytes_ = 0;
+}
+
+}  // namespace selfsame::decoder

@@ -1,0 +1,300 @@
+#include "decoder/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/limits.h"
+
+namespace selfsame::decoder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int32_t kContextLimit = 100;
+constexpr uint64_t kDrawnSeed = 0xfeedfacecafebeef;
+
+RequestDefaults ModelDefaults() {
+  GenerationDefaults defaults;
+  defaults.eos_token_ids = {2, 7};
+  defaults.temperature = 0.6f;
+  defaults.top_k = 20;
+  return ToRequestDefaults(defaults);
+}
+
+GenerationRequest Convert(const v1::GenerateRequest& request) {
+  return ToGenerationRequest(request, {5, 6, 7}, ModelDefaults(), kContextLimit, kDrawnSeed);
+}
+
+TEST(ToGenerationRequestTest, UnsetFieldsTakeTheModelsDefaultsThenOurs) {
+  const GenerationRequest result = Convert(v1::GenerateRequest());
+  EXPECT_EQ(result.temperature, 0.6f);
+  EXPECT_EQ(result.top_k, 20);
+  EXPECT_EQ(result.top_p, 1.0f);
+  EXPECT_EQ(result.seed, kDrawnSeed);
+  EXPECT_EQ(result.max_tokens, 97);
+  EXPECT_THAT(result.stop_token_ids, ElementsAre(2, 7));
+  EXPECT_THAT(result.stop_strings, IsEmpty());
+  EXPECT_THAT(result.prompt_token_ids, ElementsAre(5, 6, 7));
+  EXPECT_FALSE(result.is_deterministic);
+  EXPECT_FALSE(result.logprobs);
+  EXPECT_FALSE(result.expected_fingerprint.has_value());
+}
+
+TEST(ToGenerationRequestTest, ZeroIsAValueNotAnAbsence) {
+  v1::GenerateRequest request;
+  request.mutable_sampling()->set_temperature(0.0f);
+  request.mutable_sampling()->set_top_k(0);
+  request.mutable_sampling()->set_seed(0);
+  const GenerationRequest result = Convert(request);
+  EXPECT_EQ(result.temperature, 0.0f);
+  EXPECT_EQ(result.top_k, 0);
+  EXPECT_EQ(result.seed, 0u);
+}
+
+TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
+  v1::GenerateRequest request;
+  request.set_is_deterministic(true);
+  request.set_logprobs(true);
+  request.set_expected_fingerprint("abc");
+  request.mutable_sampling()->set_top_p(0.25f);
+  request.mutable_stop()->set_max_tokens(12);
+  request.mutable_stop()->add_stop("\n\n");
+  const GenerationRequest result = Convert(request);
+  EXPECT_TRUE(result.is_deterministic);
+  EXPECT_TRUE(result.logprobs);
+  EXPECT_EQ(result.expected_fingerprint, "abc");
+  EXPECT_EQ(result.top_p, 0.25f);
+  EXPECT_EQ(result.max_tokens, 12);
+  EXPECT_THAT(result.stop_strings, ElementsAre("\n\n"));
+}
+
+TEST(ToGenerationRequestTest, StopTokensAreSortedDistinctAndIncludeEndOfSequence) {
+  v1::GenerateRequest request;
+  for (const int id : {9, 2, 9, 1}) request.mutable_stop()->add_stop_token_ids(id);
+  EXPECT_THAT(Convert(request).stop_token_ids, ElementsAre(1, 2, 7, 9));
+  request.mutable_stop()->set_ignore_eos(true);
+  EXPECT_THAT(Convert(request).stop_token_ids, ElementsAre(1, 2, 9));
+}
+
+TEST(StartedTest, TellsEveryResolvedParameter) {
+  GenerationRequest request = Convert(v1::GenerateRequest());
+  request.request_id = "id";
+  const v1::Started started = ToProto(request);
+  EXPECT_EQ(started.request_id(), "id");
+  EXPECT_EQ(started.prompt_tokens(), 3);
+  EXPECT_EQ(started.params().temperature(), 0.6f);
+  EXPECT_EQ(started.params().top_k(), 20);
+  EXPECT_EQ(started.params().top_p(), 1.0f);
+  EXPECT_EQ(started.params().seed(), kDrawnSeed);
+  EXPECT_EQ(started.params().max_tokens(), 97);
+}
+
+TEST(ChunkTest, KeepsTheBitsOfLogprobs) {
+  const float odd = std::bit_cast<float>(0xbf800001u);
+  const v1::Chunk chunk = ToProto(ChunkEvent{
+      .first_position = 10, .token_ids = {1, 2}, .logprobs = {odd, -0.0f}, .text = "ab"});
+  EXPECT_EQ(chunk.first_position(), 10);
+  EXPECT_THAT(chunk.token_ids(), ElementsAre(1, 2));
+  ASSERT_EQ(chunk.logprobs_size(), 2);
+  EXPECT_EQ(std::bit_cast<uint32_t>(chunk.logprobs(0)), 0xbf800001u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(chunk.logprobs(1)), 0x80000000u);
+  EXPECT_EQ(chunk.text(), "ab");
+}
+
+TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
+  CompleteEvent event;
+  event.reason = FinishReason::kStop;
+  event.stop_string = "END";
+  event.prompt_tokens = 1;
+  event.output_tokens = 2;
+  event.windows = 3;
+  event.rollbacks = 4;
+  event.rolled_back_tokens = 5;
+  event.redecoded_tokens = 6;
+  event.fingerprint = "abc";
+  const v1::Complete complete = ToProto(event, 99);
+  EXPECT_EQ(complete.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(complete.stop_string(), "END");
+  EXPECT_EQ(complete.prompt_tokens(), 1);
+  EXPECT_EQ(complete.output_tokens(), 2);
+  EXPECT_EQ(complete.windows(), 3);
+  EXPECT_EQ(complete.rollbacks(), 4);
+  EXPECT_EQ(complete.rolled_back_tokens(), 5);
+  EXPECT_EQ(complete.redecoded_tokens(), 6);
+  EXPECT_EQ(complete.seed(), 99u);
+  EXPECT_EQ(complete.fingerprint(), "abc");
+}
+
+TEST(CompleteTest, StopTokenZeroIsTold) {
+  CompleteEvent event;
+  event.stop_token_id = 0;
+  EXPECT_TRUE(ToProto(event, 0).has_stop_token_id());
+  event = CompleteEvent();
+  event.reason = FinishReason::kLength;
+  const v1::Complete complete = ToProto(event, 0);
+  EXPECT_EQ(complete.finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(complete.matched_stop_case(), v1::Complete::MATCHED_STOP_NOT_SET);
+}
+
+TEST(OpenSessionTest, CarriesEverything) {
+  SessionOpening opening;
+  opening.session_id = 3;
+  opening.prompt_token_ids = {1, 2};
+  opening.committed_token_ids = {3};
+  opening.temperature = 0.5f;
+  opening.top_k = 4;
+  opening.top_p = 0.75f;
+  opening.seed = kDrawnSeed;
+  opening.choice_index = 1;
+  opening.max_tokens = 8;
+  opening.stop_token_ids = {2, 7};
+  opening.expected_fingerprint = "abc";
+  const v1::OpenSession message = ToProto(opening);
+  EXPECT_EQ(message.session_id(), 3u);
+  EXPECT_THAT(message.prompt_token_ids(), ElementsAre(1, 2));
+  EXPECT_THAT(message.committed_token_ids(), ElementsAre(3));
+  EXPECT_EQ(message.sampling().temperature(), 0.5f);
+  EXPECT_EQ(message.sampling().top_k(), 4);
+  EXPECT_EQ(message.sampling().top_p(), 0.75f);
+  EXPECT_EQ(message.sampling().seed(), kDrawnSeed);
+  EXPECT_EQ(message.choice_index(), 1);
+  EXPECT_EQ(message.stop().max_tokens(), 8);
+  EXPECT_THAT(message.stop().stop_token_ids(), ElementsAre(2, 7));
+  EXPECT_EQ(message.expected_fingerprint(), "abc");
+}
+
+TEST(SubmitWindowTest, CarriesEverything) {
+  const v1::SubmitWindow message = ToProto(Window{
+      .session_id = 3, .epoch = 2, .window_id = 5, .first_position = 17, .candidate_ids = {8, 9}});
+  EXPECT_EQ(message.session_id(), 3u);
+  EXPECT_EQ(message.epoch(), 2u);
+  EXPECT_EQ(message.window_id(), 5u);
+  EXPECT_EQ(message.first_position(), 17);
+  EXPECT_THAT(message.candidate_ids(), ElementsAre(8, 9));
+}
+
+v1::Verdict Rollback() {
+  v1::Verdict verdict;
+  verdict.set_session_id(3);
+  verdict.set_window_id(5);
+  verdict.set_outcome(v1::OUTCOME_ROLLBACK);
+  verdict.set_epoch(2);
+  verdict.set_committed_length(14);
+  verdict.set_canonical_token(0);
+  verdict.add_logprobs(-1.5f);
+  verdict.set_end(v1::END_STOP_TOKEN);
+  return verdict;
+}
+
+TEST(VerdictTest, RollbackCarriesItsToken) {
+  const absl::StatusOr<Verdict> verdict = FromProto(Rollback());
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  EXPECT_EQ(verdict->session_id, 3u);
+  EXPECT_EQ(verdict->window_id, 5u);
+  EXPECT_EQ(verdict->outcome, Outcome::kRollback);
+  EXPECT_EQ(verdict->epoch, 2u);
+  EXPECT_EQ(verdict->committed_length, 14);
+  EXPECT_EQ(verdict->canonical_token, 0);
+  EXPECT_THAT(verdict->logprobs, ElementsAre(-1.5f));
+  EXPECT_EQ(verdict->end, End::kStopToken);
+}
+
+struct BadVerdict {
+  const char* name;
+  std::function<void(v1::Verdict&)> spoil;
+  const char* says;
+};
+
+class MalformedVerdictTest : public testing::TestWithParam<BadVerdict> {};
+
+TEST_P(MalformedVerdictTest, IsAnErrorThatNamesWindowAndField) {
+  v1::Verdict message = Rollback();
+  GetParam().spoil(message);
+  const absl::StatusOr<Verdict> verdict = FromProto(message);
+  EXPECT_EQ(verdict.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(verdict.status().message()), HasSubstr("of session 3"));
+  EXPECT_THAT(std::string(verdict.status().message()), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MalformedVerdictTest,
+    testing::Values(
+        BadVerdict{"NoOutcome", [](auto& v) { v.clear_outcome(); }, "outcome 0"},
+        BadVerdict{"UnknownOutcome", [](auto& v) { v.set_outcome(static_cast<v1::Outcome>(99)); },
+                   "outcome 99"},
+        BadVerdict{"UnknownEnd", [](auto& v) { v.set_end(static_cast<v1::End>(99)); }, "end 99"},
+        BadVerdict{"NegativeLength", [](auto& v) { v.set_committed_length(-1); },
+                   "committed_length"},
+        BadVerdict{"RollbackWithoutToken", [](auto& v) { v.clear_canonical_token(); },
+                   "canonical_token is missing"},
+        BadVerdict{"NegativeToken", [](auto& v) { v.set_canonical_token(-1); },
+                   "negative canonical_token"},
+        BadVerdict{"CommitWithToken", [](auto& v) { v.set_outcome(v1::OUTCOME_COMMIT); },
+                   "canonical_token does not belong here"},
+        BadVerdict{"OpeningRollback", [](auto& v) { v.set_window_id(0); },
+                   "opening verdict must be a commit"},
+        BadVerdict{"OpeningWithoutToken",
+                   [](auto& v) {
+                     v.set_window_id(0);
+                     v.set_outcome(v1::OUTCOME_COMMIT);
+                     v.clear_canonical_token();
+                   },
+                   "canonical_token is missing"},
+        BadVerdict{"DiscardedWithEnd",
+                   [](auto& v) {
+                     v.set_outcome(v1::OUTCOME_DISCARDED);
+                     v.clear_canonical_token();
+                   },
+                   "commits nothing"},
+        BadVerdict{"TooManyLogprobs",
+                   [](auto& v) { v.mutable_logprobs()->Resize(kMaxWindowSize + 1, 0.0f); },
+                   "logprobs"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(VerdictTest, EveryEndIsKnown) {
+  v1::Verdict message = Rollback();
+  message.set_end(v1::END_UNSPECIFIED);
+  EXPECT_EQ(FromProto(message)->end, End::kNone);
+  message.set_end(v1::END_MAX_TOKENS);
+  EXPECT_EQ(FromProto(message)->end, End::kMaxTokens);
+  message.set_end(v1::END_CONTEXT_LIMIT);
+  EXPECT_EQ(FromProto(message)->end, End::kContextLimit);
+}
+
+TEST(VerifierInfoTest, NeedsAFingerprintAndAWindow) {
+  v1::GetVerifierInfoResponse response;
+  response.set_max_window_size(64);
+  EXPECT_EQ(FromProto(response).status().code(), absl::StatusCode::kFailedPrecondition);
+  response.set_fingerprint("abc");
+  response.set_context_limit(512);
+  response.set_vocab_size(1000);
+  const absl::StatusOr<VerifierInfo> info = FromProto(response);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->fingerprint, "abc");
+  EXPECT_EQ(info->context_limit, 512);
+  EXPECT_EQ(info->vocab_size, 1000);
+  EXPECT_EQ(info->max_window_size, 64);
+  response.set_max_window_size(0);
+  EXPECT_FALSE(FromProto(response).ok());
+}
+
+TEST(SessionErrorTest, IsNeverOk) {
+  v1::SessionError error;
+  error.set_message("gone");
+  EXPECT_EQ(FromProto(error).code(), absl::StatusCode::kInternal);
+  error.set_code(14);
+  EXPECT_EQ(FromProto(error), absl::UnavailableError("gone"));
+  error.set_code(1234);
+  EXPECT_EQ(FromProto(error).code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace selfsame::decoder

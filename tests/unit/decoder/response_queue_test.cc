@@ -1,0 +1,84 @@
+#include "decoder/response_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace selfsame::decoder {
+namespace {
+
+using ::testing::ElementsAre;
+
+v1::GenerateResponse Chunk(int position, int token, const std::string& text) {
+  v1::GenerateResponse response;
+  v1::Chunk& chunk = *response.mutable_chunk();
+  chunk.set_first_position(position);
+  chunk.add_token_ids(token);
+  chunk.add_logprobs(static_cast<float>(-token));
+  chunk.set_text(text);
+  return response;
+}
+
+v1::GenerateResponse Complete() {
+  v1::GenerateResponse response;
+  response.mutable_complete()->set_output_tokens(1);
+  return response;
+}
+
+TEST(ResponseQueueTest, GivesMessagesBackInOrder) {
+  ResponseQueue queue(1 << 10);
+  v1::GenerateResponse started;
+  started.mutable_started();
+  ASSERT_TRUE(queue.Push(started));
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  ASSERT_TRUE(queue.Push(Complete()));
+  EXPECT_TRUE(queue.Pop().has_started());
+  EXPECT_TRUE(queue.Pop().has_chunk());
+  EXPECT_TRUE(queue.Pop().has_complete());
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.size_bytes(), 0);
+}
+
+TEST(ResponseQueueTest, MergesChunksThatGoOnFromOneAnother) {
+  ResponseQueue queue(1 << 10);
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  ASSERT_TRUE(queue.Push(Chunk(11, 2, "b")));
+  ASSERT_TRUE(queue.Push(Chunk(12, 3, "c")));
+  const v1::Chunk chunk = queue.Pop().chunk();
+  EXPECT_EQ(chunk.first_position(), 10);
+  EXPECT_THAT(chunk.token_ids(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(chunk.logprobs(), ElementsAre(-1.0f, -2.0f, -3.0f));
+  EXPECT_EQ(chunk.text(), "abc");
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.size_bytes(), 0);
+}
+
+TEST(ResponseQueueTest, DoesNotMergeOverAGap) {
+  ResponseQueue queue(1 << 10);
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  ASSERT_TRUE(queue.Push(Chunk(12, 2, "b")));
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), 1);
+  EXPECT_FALSE(queue.empty());
+}
+
+TEST(ResponseQueueTest, RefusesMoreThanItsLimit) {
+  ResponseQueue queue(64);
+  int count = 0;
+  while (queue.Push(Chunk(10 + count, 1, "abc"))) ++count;
+  EXPECT_GT(count, 1);
+  EXPECT_LE(queue.size_bytes(), 64);
+  // What was taken is still whole.
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), count);
+}
+
+TEST(ResponseQueueTest, ClearEmpties) {
+  ResponseQueue queue(64);
+  ASSERT_TRUE(queue.Push(Complete()));
+  queue.Clear();
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.size_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace selfsame::decoder

@@ -1,0 +1,281 @@
+#include "decoder/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/errors.h"
+#include "common/limits.h"
+
+namespace selfsame::decoder {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr RequestLimits kLimits = {
+    .context_limit = 100, .vocab_size = 1000, .tokenizer_vocab_size = 900};
+
+v1::GenerateRequest ValidRequest() {
+  v1::GenerateRequest request;
+  request.set_prompt("once upon a time");
+  return request;
+}
+
+struct BadRequest {
+  const char* name;
+  std::function<void(v1::GenerateRequest&)> spoil;
+  const char* field;
+  const char* says;  // the limit, or what is wrong
+};
+
+class ValidateGenerateTest : public testing::TestWithParam<BadRequest> {};
+
+TEST_P(ValidateGenerateTest, NamesFieldAndLimit) {
+  v1::GenerateRequest request = ValidRequest();
+  GetParam().spoil(request);
+  const absl::Status status = ValidateGenerate(request, kLimits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FieldOf(status), GetParam().field);
+  EXPECT_THAT(std::string(status.message()), StartsWith(std::string(GetParam().field) + ": "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().says));
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+void AddTokens(v1::GenerateRequest& request, int count) {
+  for (int i = 0; i < count; ++i) request.mutable_prompt_token_ids()->add_ids(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Input, ValidateGenerateTest,
+    testing::Values(
+        BadRequest{"NoInput", [](auto& r) { r.clear_input(); }, "input", "must be set"},
+        BadRequest{"EmptyPrompt", [](auto& r) { r.set_prompt(""); }, "prompt", "empty"},
+        BadRequest{"LongPrompt",
+                   [](auto& r) { r.set_prompt(std::string(kMaxPromptBytes + 1, 'a')); }, "prompt",
+                   "4194304"},
+        BadRequest{"NoTokens", [](auto& r) { r.mutable_prompt_token_ids(); }, "prompt_token_ids",
+                   "at least one token"},
+        BadRequest{"TooManyTokens", [](auto& r) { AddTokens(r, 100); }, "prompt_token_ids",
+                   "the limit is 99"},
+        BadRequest{"NegativeToken",
+                   [](auto& r) {
+                     AddTokens(r, 2);
+                     r.mutable_prompt_token_ids()->add_ids(-1);
+                   },
+                   "prompt_token_ids[2]", "token id -1 is outside the vocabulary, 0 to 999"},
+        BadRequest{"TokenPastVocabulary",
+                   [](auto& r) { r.mutable_prompt_token_ids()->add_ids(1000); },
+                   "prompt_token_ids[0]", "0 to 999"},
+        BadRequest{"NoMessages", [](auto& r) { r.mutable_chat(); }, "chat.messages", "empty"},
+        BadRequest{"TooManyMessages",
+                   [](auto& r) {
+                     for (int i = 0; i <= kMaxChatMessages; ++i) {
+                       r.mutable_chat()->add_messages()->set_role("user");
+                     }
+                   },
+                   "chat.messages", "the limit is 1024"},
+        BadRequest{"UnknownRole",
+                   [](auto& r) {
+                     r.mutable_chat()->add_messages()->set_role("user");
+                     r.mutable_chat()->add_messages()->set_role("tool");
+                   },
+                   "chat.messages[1].role", "system, user or assistant"},
+        BadRequest{"NoRole", [](auto& r) { r.mutable_chat()->add_messages(); },
+                   "chat.messages[0].role", "system, user or assistant"},
+        BadRequest{"LongChat",
+                   [](auto& r) {
+                     auto* message = r.mutable_chat()->add_messages();
+                     message->set_role("user");
+                     message->set_content(std::string(kMaxPromptBytes + 1, 'a'));
+                   },
+                   "chat.messages", "4194304"}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Sampling, ValidateGenerateTest,
+    testing::Values(
+        BadRequest{"NegativeTemperature",
+                   [](auto& r) { r.mutable_sampling()->set_temperature(-0.5f); },
+                   "sampling.temperature", "not -0.5"},
+        BadRequest{"NanTemperature", [](auto& r) { r.mutable_sampling()->set_temperature(kNan); },
+                   "sampling.temperature", "and 100"},
+        BadRequest{"InfiniteTemperature",
+                   [](auto& r) { r.mutable_sampling()->set_temperature(kInfinity); },
+                   "sampling.temperature", "and 100"},
+        BadRequest{"HotTemperature", [](auto& r) { r.mutable_sampling()->set_temperature(100.5f); },
+                   "sampling.temperature", "and 100"},
+        BadRequest{"VanishingTemperature",
+                   [](auto& r) { r.mutable_sampling()->set_temperature(1e-30f); },
+                   "sampling.temperature", "0.0001"},
+        BadRequest{"NegativeTopK", [](auto& r) { r.mutable_sampling()->set_top_k(-1); },
+                   "sampling.top_k", "not -1"},
+        BadRequest{"ZeroTopP", [](auto& r) { r.mutable_sampling()->set_top_p(0.0f); },
+                   "sampling.top_p", "(0, 1]"},
+        BadRequest{"LargeTopP", [](auto& r) { r.mutable_sampling()->set_top_p(1.5f); },
+                   "sampling.top_p", "(0, 1]"},
+        BadRequest{"NegativeTopP", [](auto& r) { r.mutable_sampling()->set_top_p(-0.1f); },
+                   "sampling.top_p", "(0, 1]"},
+        BadRequest{"NanTopP", [](auto& r) { r.mutable_sampling()->set_top_p(kNan); },
+                   "sampling.top_p", "(0, 1]"}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Stop, ValidateGenerateTest,
+    testing::Values(
+        BadRequest{"NoOutput", [](auto& r) { r.mutable_stop()->set_max_tokens(0); },
+                   "stop.max_tokens", "at least 1, not 0"},
+        BadRequest{"NegativeOutput", [](auto& r) { r.mutable_stop()->set_max_tokens(-3); },
+                   "stop.max_tokens", "at least 1, not -3"},
+        BadRequest{"TooManyStopStrings",
+                   [](auto& r) {
+                     for (int i = 0; i <= kMaxStopStrings; ++i)
+                       r.mutable_stop()->add_stop(std::string("x"));
+                   },
+                   "stop.stop", "the limit is 16"},
+        BadRequest{"EmptyStopString",
+                   [](auto& r) {
+                     r.mutable_stop()->add_stop(std::string("x"));
+                     r.mutable_stop()->add_stop(std::string());
+                   },
+                   "stop.stop[1]", "empty"},
+        BadRequest{
+            "LongStopString",
+            [](auto& r) { r.mutable_stop()->add_stop(std::string(kMaxStopStringBytes + 1, 'x')); },
+            "stop.stop[0]", "the limit is 256"},
+        BadRequest{"StopTokenPastVocabulary",
+                   [](auto& r) { r.mutable_stop()->add_stop_token_ids(1000); },
+                   "stop.stop_token_ids[0]", "0 to 999"},
+        BadRequest{"NegativeStopToken", [](auto& r) { r.mutable_stop()->add_stop_token_ids(-1); },
+                   "stop.stop_token_ids[0]", "0 to 999"},
+        BadRequest{"TooManyStopTokens",
+                   [](auto& r) {
+                     for (int i = 0; i <= kMaxStopTokenIds; ++i) {
+                       r.mutable_stop()->add_stop_token_ids(1);
+                     }
+                   },
+                   "stop.stop_token_ids", "the limit is 64"},
+        BadRequest{"FingerprintOfAnOrdinaryRequest",
+                   [](auto& r) { r.set_expected_fingerprint("abc"); }, "expected_fingerprint",
+                   "needs is_deterministic"},
+        BadRequest{"EmptyFingerprint",
+                   [](auto& r) {
+                     r.set_is_deterministic(true);
+                     r.set_expected_fingerprint("");
+                   },
+                   "expected_fingerprint", "1 to 256"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ValidateGenerateTest, AcceptsEveryLimit) {
+  v1::GenerateRequest request = ValidRequest();
+  request.set_is_deterministic(true);
+  request.set_expected_fingerprint("abc");
+  request.mutable_sampling()->set_temperature(0.0f);
+  request.mutable_sampling()->set_top_k(0);
+  request.mutable_sampling()->set_top_p(1.0f);
+  request.mutable_stop()->set_max_tokens(1);
+  for (int i = 0; i < kMaxStopStrings; ++i) {
+    request.mutable_stop()->add_stop(std::string(kMaxStopStringBytes, 'x'));
+  }
+  for (int i = 0; i < kMaxStopTokenIds; ++i) request.mutable_stop()->add_stop_token_ids(999);
+  EXPECT_EQ(ValidateGenerate(request, kLimits), absl::OkStatus());
+  request.mutable_sampling()->set_temperature(kMaxTemperature);
+  request.mutable_sampling()->set_top_p(1e-6f);
+  AddTokens(request, 99);
+  request.mutable_prompt_token_ids()->set_ids(0, 999);
+  EXPECT_EQ(ValidateGenerate(request, kLimits), absl::OkStatus());
+}
+
+TEST(ValidateLengthsTest, PromptMayNotTokeniseToNothing) {
+  const absl::Status status = ValidateLengths(0, ValidRequest(), kLimits);
+  EXPECT_EQ(status.message(), "prompt: must have at least one token");
+}
+
+TEST(ValidateLengthsTest, PromptLeavesRoomForAToken) {
+  EXPECT_TRUE(ValidateLengths(99, ValidRequest(), kLimits).ok());
+  const absl::Status status = ValidateLengths(100, ValidRequest(), kLimits);
+  EXPECT_EQ(FieldOf(status), "prompt");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 99"));
+}
+
+TEST(ValidateLengthsTest, MaxTokensFitsBehindThePrompt) {
+  v1::GenerateRequest request = ValidRequest();
+  request.mutable_stop()->set_max_tokens(60);
+  EXPECT_TRUE(ValidateLengths(40, request, kLimits).ok());
+  const absl::Status status = ValidateLengths(41, request, kLimits);
+  EXPECT_EQ(FieldOf(status), "stop.max_tokens");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("leaves room for 59"));
+}
+
+TEST(ValidateLengthsTest, NamesTheInputThatWasSet) {
+  v1::GenerateRequest request;
+  request.mutable_chat();
+  EXPECT_EQ(FieldOf(ValidateLengths(100, request, kLimits)), "chat");
+}
+
+TEST(ValidateTokenizeTest, NeedsAnInput) {
+  v1::TokenizeRequest request;
+  EXPECT_EQ(FieldOf(ValidateTokenize(request)), "input");
+  request.mutable_chat();
+  EXPECT_EQ(FieldOf(ValidateTokenize(request)), "chat.messages");
+  request.set_text("");
+  EXPECT_TRUE(ValidateTokenize(request).ok());
+}
+
+TEST(ValidateDetokenizeTest, IdsNeedAText) {
+  v1::DetokenizeRequest request;
+  request.add_token_ids(899);
+  EXPECT_TRUE(ValidateDetokenize(request, kLimits).ok());
+  request.add_token_ids(900);
+  EXPECT_EQ(FieldOf(ValidateDetokenize(request, kLimits)), "token_ids[1]");
+}
+
+TEST(ValidateDetokenizeTest, HasALimit) {
+  v1::DetokenizeRequest request;
+  request.mutable_token_ids()->Resize(kMaxDetokenizeTokens + 1, 0);
+  EXPECT_EQ(FieldOf(ValidateDetokenize(request, kLimits)), "token_ids");
+}
+
+TEST(ValidateRequestIdTest, IsShortPrintableAscii) {
+  EXPECT_TRUE(ValidateRequestId("abc-123_~!").ok());
+  EXPECT_TRUE(ValidateRequestId(std::string(kMaxRequestIdBytes, 'x')).ok());
+  for (const std::string& bad : {std::string(), std::string(kMaxRequestIdBytes + 1, 'x'),
+                                 std::string("a b"), std::string("a\n"), std::string("\xc3\xa9")}) {
+    EXPECT_EQ(FieldOf(ValidateRequestId(bad)), "x-request-id") << bad;
+  }
+}
+
+// Writes messages whose strings protobuf would refuse to parse.
+std::string Serialized(const google::protobuf::Message& message) {
+  return message.SerializePartialAsString();
+}
+
+TEST(DescribeParseFailureTest, NamesTheStringThatIsNotUtf8) {
+  v1::GenerateRequest request = ValidRequest();
+  request.set_prompt("bad \xff byte");
+  EXPECT_EQ(DescribeParseFailure(*v1::GenerateRequest::descriptor(), Serialized(request)).message(),
+            "prompt: must be valid UTF-8");
+  request = ValidRequest();
+  request.mutable_stop()->add_stop(std::string("fine"));
+  request.mutable_stop()->add_stop("\xc3");
+  EXPECT_EQ(FieldOf(DescribeParseFailure(*v1::GenerateRequest::descriptor(), Serialized(request))),
+            "stop.stop");
+  request = ValidRequest();
+  request.mutable_chat()->add_messages()->set_content("\xed\xa0\x80");
+  EXPECT_EQ(FieldOf(DescribeParseFailure(*v1::GenerateRequest::descriptor(), Serialized(request))),
+            "chat.messages.content");
+}
+
+TEST(DescribeParseFailureTest, OtherDamageIsAMalformedRequest) {
+  EXPECT_EQ(DescribeParseFailure(*v1::GenerateRequest::descriptor(), "\x0a\x7f").message(),
+            "request: is not a valid selfsame.v1.GenerateRequest");
+}
+
+}  // namespace
+}  // namespace selfsame::decoder
