@@ -59,7 +59,7 @@ def hugging_face_name(gguf_name):
 
 
 def undo_rope_permutation(weights, head_count):
-    """GGUF pairs neighbouring rows of a head for RoPE; Hugging Face pairs row i with i + dim / 2."""
+    """RoPE turns neighbouring rows of a head in GGUF, rows i and i + dim / 2 in Hugging Face."""
     rows, columns = weights.shape
     pairs = weights.reshape(head_count, rows // head_count // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns)

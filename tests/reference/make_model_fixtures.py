@@ -1,8 +1,8 @@
 """Makes the fixtures that model_reference_test.cc compares the forward pass with.
 
 Usage: python make_model_fixtures.py --data tests/data [--smollm2 DIR]
-DIR is what deploy/fetch_model.sh prints. Runs on a CPU in under a minute. Needs torch 2.11.0, transformers 5.17.0, tokenizers 0.23.2 and
-safetensors 0.8.0.
+DIR is what deploy/fetch_model.sh prints. Runs on a CPU in under a minute. Needs torch 2.11.0,
+transformers 5.17.0, tokenizers 0.23.2 and safetensors 0.8.0.
 
 Writes two random models as Hugging Face directories,
   DATA/random-llama  llama3 RoPE scaling, biases everywhere, untied embeddings, one file

@@ -1,13 +1,13 @@
 """Trains the tiny Llama model that tests load (tests/data/tiny-kjv).
 
 Usage: python train_tiny_model.py --text kjv.txt --output tests/data/tiny-kjv
-Needs a CUDA GPU (about two minutes on an H200), torch 2.11.0, transformers 5.17.0, tokenizers 0.23.2
-and safetensors 0.8.0. tests/reference/fetch_training_text.sh makes kjv.txt: the King James Bible,
+Needs a CUDA GPU (minutes on an H200), torch 2.11.0, transformers 5.17.0, tokenizers 0.23.2 and
+safetensors 0.8.0. tests/reference/fetch_training_text.sh makes kjv.txt: the King James Bible,
 whose copyright has expired, as Debian packages it.
 
 The model is trained on chapters as plain text and on ChatML exchanges whose question names a verse
-and whose answer is the text from that verse on, so that it ends its answers by itself. Seeded, but a
-GPU does not promise the same weights twice: the directory is committed.
+and whose answer is the text from that verse on, so that it ends its answers by itself. Seeded, but
+a GPU does not promise the same weights twice: the directory is committed.
 """
 
 import argparse
