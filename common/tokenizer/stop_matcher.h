@@ -34,7 +34,7 @@ class StopMatcher {
   // Returns InvalidArgumentError naming `field` when there are more than kMaxStopStrings, or one is
   // empty, longer than kMaxStopStringBytes or not valid UTF-8. An empty list never matches.
   static absl::StatusOr<StopMatcher> Create(std::span<const std::string> stop_strings,
-                                            std::string_view field = "stop");
+                                            std::string_view field = "stop.stop");
 
   // Takes the next piece of text, whole characters of UTF-8. The longest end of the text that could
   // begin a stop string is held back. After a match further text is ignored.
