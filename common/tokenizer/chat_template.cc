@@ -69,8 +69,8 @@ constexpr std::string_view kLlama31Parts[] = {
     kLlamaMessage,
     kLlamaAnswer,
     "setsystem_message=messages[0]['content']|trim",
-    "'CuttingKnowledgeDate:December2023\n'",
-    "'TodayDate:'+date_string+'\n\n'",
+    "'Cutting Knowledge Date: December 2023\n'",
+    "'Today Date: '+date_string+'\n\n'",
 };
 constexpr std::string_view kChatMlMessage =
     "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'+'\n'";
