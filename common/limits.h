@@ -34,6 +34,14 @@ inline constexpr int64_t kMaxPositions = 1 << 22;
 // The context limit unless a flag says otherwise; the model's own limit if that is smaller.
 inline constexpr int kDefaultContextLimit = 8192;
 
+// Set-up of a service.
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxKvSizeMb = 1 << 22;
+inline constexpr int kMaxBatchSize = 4096;     // requests in a pass
+inline constexpr int kMaxBatchTokens = 65536;  // rows of a pass
+inline constexpr int kMaxQueuedRequests = 65536;
+inline constexpr int kMaxTimeoutMs = 3600 * 1000;
+
 // Connections.
 inline constexpr int kKeepaliveIntervalMs = 20000;
 inline constexpr int kKeepaliveTimeoutMs = 10000;

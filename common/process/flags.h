@@ -3,6 +3,7 @@
 // What the services' mains share: checks of flag values and the last line of a failed start.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -12,6 +13,20 @@ namespace selfsame {
 
 // INVALID_ARGUMENT naming `flag` ("--threads") and both limits unless minimum <= value <= maximum.
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t minimum, int64_t maximum);
+
+struct HostPort {
+  std::string host;  // an IPv6 address keeps its brackets
+  int port = 0;
+};
+
+// Cuts HOST:PORT at the last colon. INVALID_ARGUMENT naming `flag` when either half is missing or
+// the port is not a number from `minimum_port` to 65535.
+absl::StatusOr<HostPort> ParseHostPort(std::string_view flag, std::string_view value,
+                                       int minimum_port);
+
+// Blocks of a KV cache of `size_mb` MiB. INVALID_ARGUMENT naming --kv_size_mb when that does not
+// hold one sequence of `context_limit` tokens.
+absl::StatusOr<int32_t> KvBlockCount(int32_t size_mb, int64_t block_bytes, int32_t context_limit);
 
 // The tokens a sequence may have, prompt and output together: `flag_value`, or when that is 0 the
 // smaller of the model's own limit and kDefaultContextLimit. Decoder and verifier must agree on it,

@@ -5,40 +5,15 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <cstdint>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/process/flags.h"
 
 namespace selfsame {
-namespace {
-
-// "HOST:PORT" cut at the last colon; an IPv6 host keeps its brackets.
-struct HostPort {
-  std::string host;
-  int port = 0;
-};
-
-absl::StatusOr<HostPort> ParseListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  HostPort result;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(listen.substr(colon + 1), &result.port) || result.port < 0 ||
-      result.port > 65535) {
-    return InvalidArgumentError(
-        "--listen",
-        absl::StrCat("must be HOST:PORT with a port between 0 and 65535, not \"", listen, "\""));
-  }
-  result.host = listen.substr(0, colon);
-  return result;
-}
-
-}  // namespace
-
 void RouteLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args* args) {
     LogLine(LogLevel::kDebug, absl::StrCat("grpc: ", args->message));
@@ -51,7 +26,7 @@ void RouteLibraryLogs() {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const std::string& listen, const std::vector<grpc::Service*>& services) {
-  ASSIGN_OR_RETURN(const HostPort host_port, ParseListen(listen));
+  ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort("--listen", listen, 0));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

@@ -31,6 +31,20 @@ TEST(ResolveContextLimitTest, FlagIsTakenWithinTheModelLimit) {
   EXPECT_FALSE(ResolveContextLimit(-5, 2048).ok());
 }
 
+TEST(ParseHostPortTest, CutsAtTheLastColon) {
+  EXPECT_EQ(ParseHostPort("--listen", "[::1]:80", 0)->host, "[::1]");
+  EXPECT_EQ(ParseHostPort("--listen", "localhost:65535", 0)->port, 65535);
+  EXPECT_EQ(ParseHostPort("--verifiers", "localhost:0", 1).status().message(),
+            "--verifiers: must be HOST:PORT with a port from 1 to 65535, not \"localhost:0\"");
+}
+
+TEST(KvBlockCountTest, HoldsAtLeastOneSequence) {
+  // 4 blocks of 16 tokens, a MiB each.
+  EXPECT_EQ(*KvBlockCount(4, 1 << 20, 64), 4);
+  EXPECT_EQ(KvBlockCount(3, 1 << 20, 64).status().message(),
+            "--kv_size_mb: must be at least 4 for one sequence of 64 tokens, not 3");
+}
+
 TEST(ReportFatalTest, PrintsOneLineAndReturnsOne) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(ReportFatal("program", InvalidArgumentError("--flag", "two\nlines")), 1);

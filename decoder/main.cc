@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/clock.h"
+#include "common/errors.h"
+#include "common/limits.h"
+#include "common/log.h"
+#include "common/model/model.h"
+#include "common/mutex.h"
+#include "common/process/flags.h"
+#include "common/process/shutdown_signal.h"
+#include "common/tokenizer/tokenizer.h"
+#include "decoder/engine/decoder_engine.h"
+#include "decoder/server.h"
+#include "decoder/service.h"
+#include "decoder/verifier_client.h"
+#include "kernels/cpu/cpu_ops.h"
+
+ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
+ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
+          "HOST:PORT to serve on; port 0 takes a free one.");
+ABSL_FLAG(
+    std::vector<std::string>, verifiers, {},
+    "Verifiers, HOST:PORT each, separated by commas. Without any, deterministic requests fail.");
+ABSL_FLAG(int32_t, threads, 0, "Threads of the forward pass; 0: one for each CPU.");
+ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
+ABSL_FLAG(int32_t, context_limit, 0,
+          "Tokens of a request, prompt and output together; 0: the model's limit, at most 8192. "
+          "Verifiers must have the same.");
+ABSL_FLAG(int32_t, max_batch_size, 32, "Requests in one forward pass.");
+ABSL_FLAG(int32_t, max_batch_tokens, 256, "Rows in one forward pass, prompts included.");
+ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
+ABSL_FLAG(int32_t, max_inflight_windows, 4, "Unanswered windows of one request, at most.");
+ABSL_FLAG(int32_t, max_window_age_ms, 250, "After this time a window is submitted, full or not.");
+ABSL_FLAG(int32_t, max_queue, 256, "Requests that may wait; more are refused.");
+ABSL_FLAG(int32_t, failover_timeout_ms, 30000,
+          "How long a deterministic request waits for a verifier before it fails.");
+ABSL_FLAG(int32_t, drain_timeout_ms, 30000,
+          "How long requests in progress may go on after SIGTERM or SIGINT.");
+
+namespace selfsame::decoder {
+namespace {
+
+constexpr char kProgram[] = "selfsame-decoder";
+// What finished requests may take to reach their clients at the end.
+constexpr std::chrono::milliseconds kFlushTime{1000};
+
+// Everything that can be said of the flags without the model.
+absl::Status CheckFlags() {
+  const auto check = [](const char* name, const absl::Flag<int32_t>& flag, int64_t minimum,
+                        int64_t maximum) {
+    return CheckFlagRange(name, absl::GetFlag(flag), minimum, maximum);
+  };
+  if (absl::GetFlag(FLAGS_model_dir).empty()) {
+    return InvalidArgumentError("--model_dir", "is required");
+  }
+  RETURN_IF_ERROR(check("--threads", FLAGS_threads, 0, kMaxThreads));
+  RETURN_IF_ERROR(check("--kv_size_mb", FLAGS_kv_size_mb, 1, kMaxKvSizeMb));
+  RETURN_IF_ERROR(check("--max_batch_size", FLAGS_max_batch_size, 1, kMaxBatchSize));
+  RETURN_IF_ERROR(check("--max_batch_tokens", FLAGS_max_batch_tokens,
+                        absl::GetFlag(FLAGS_max_batch_size), kMaxBatchTokens));
+  RETURN_IF_ERROR(check("--window_size", FLAGS_window_size, 1, kMaxWindowSize));
+  RETURN_IF_ERROR(
+      check("--max_inflight_windows", FLAGS_max_inflight_windows, 1, kMaxPendingWindows));
+  RETURN_IF_ERROR(check("--max_window_age_ms", FLAGS_max_window_age_ms, 1, kMaxTimeoutMs));
+  RETURN_IF_ERROR(check("--max_queue", FLAGS_max_queue, 1, kMaxQueuedRequests));
+  RETURN_IF_ERROR(check("--failover_timeout_ms", FLAGS_failover_timeout_ms, 0, kMaxTimeoutMs));
+  return check("--drain_timeout_ms", FLAGS_drain_timeout_ms, 0, kMaxTimeoutMs);
+}
+
+absl::Status CheckVerifierAddresses(const std::vector<std::string>& addresses) {
+  if (addresses.size() > kMaxVerifiers) {
+    return InvalidArgumentError(
+        "--verifiers",
+        absl::StrCat("names ", addresses.size(), " verifiers; the limit is ", kMaxVerifiers));
+  }
+  for (auto it = addresses.begin(); it != addresses.end(); ++it) {
+    RETURN_IF_ERROR(ParseHostPort("--verifiers", *it, 1).status());
+    if (std::find(addresses.begin(), it, *it) != it) {
+      return InvalidArgumentError("--verifiers", absl::StrCat("names ", *it, " twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& model_dir,
+                                                         const ModelConfig& config) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
+  if (tokenizer->vocab_size() > config.vocab_size) {
+    return FileError(model_dir,
+                     absl::StrCat("tokenizer.json has ", tokenizer->vocab_size(),
+                                  " token ids, config.json's vocab_size is ", config.vocab_size));
+  }
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
+                                                 int32_t context_limit) {
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Ops> ops,
+      CreateCpuOps({.schedule = Schedule::kFast, .thread_count = absl::GetFlag(FLAGS_threads)}));
+  return Model::Load(model_dir,
+                     {.max_rows = absl::GetFlag(FLAGS_max_batch_tokens),
+                      .max_logit_rows = absl::GetFlag(FLAGS_max_batch_size),
+                      .context_limit = context_limit},
+                     std::move(ops));
+}
+
+absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Model> model,
+                                                            const Tokenizer& tokenizer,
+                                                            const Clock& clock) {
+  const int32_t window_size = absl::GetFlag(FLAGS_window_size);
+  DecoderEngineOptions options;
+  options.core.scheduler = {.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens),
+                            .max_batch_size = absl::GetFlag(FLAGS_max_batch_size)};
+  options.core.sessions.window_size = window_size;
+  options.core.sessions.failover_timeout =
+      std::chrono::milliseconds(absl::GetFlag(FLAGS_failover_timeout_ms));
+  options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
+  options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);
+  const int32_t context_limit = model->limits().context_limit;
+  ASSIGN_OR_RETURN(options.kv_block_count, KvBlockCount(absl::GetFlag(FLAGS_kv_size_mb),
+                                                        model->kv_block_bytes(), context_limit));
+  WindowOptions windows;
+  windows.window_size = window_size;
+  windows.first_window_size = std::min(windows.first_window_size, window_size);
+  windows.min_idle_window_size = std::min(windows.min_idle_window_size, window_size);
+  windows.max_age = std::chrono::milliseconds(absl::GetFlag(FLAGS_max_window_age_ms));
+  return DecoderEngine::Create(options, std::move(model), tokenizer,
+                               std::make_unique<AdaptiveWindowPolicy>(windows), clock);
+}
+
+std::vector<std::unique_ptr<VerifierClient>> CreateVerifierClients(
+    const std::vector<std::string>& addresses, const RequestLimits& limits) {
+  std::vector<std::unique_ptr<VerifierClient>> clients;
+  for (const std::string& address : addresses) {
+    clients.push_back(std::make_unique<VerifierClient>(
+        VerifierClientOptions{.index = static_cast<int>(clients.size()),
+                              .address = address,
+                              .context_limit = limits.context_limit,
+                              .vocab_size = limits.vocab_size}));
+  }
+  return clients;
+}
+
+// The operating system's random numbers, for seeds and request ids.
+class RandomSource {
+ public:
+  uint64_t Next() {
+    MutexLock lock(mutex_);
+    const uint64_t high = device_();
+    return high << 32 | device_();
+  }
+
+ private:
+  Mutex mutex_;
+  std::random_device device_ ABSL_GUARDED_BY(mutex_);
+};
+
+ServiceOptions DescribeService(const Model& model, const Tokenizer& tokenizer) {
+  ServiceOptions options;
+  options.limits = {.context_limit = model.limits().context_limit,
+                    .vocab_size = static_cast<int32_t>(model.config().vocab_size),
+                    .tokenizer_vocab_size = tokenizer.vocab_size()};
+  options.defaults = ToRequestDefaults(model.generation_defaults());
+  options.version = SELFSAME_VERSION;
+  options.max_batch_size = absl::GetFlag(FLAGS_max_batch_size);
+  options.window_size = absl::GetFlag(FLAGS_window_size);
+  return options;
+}
+
+absl::Status Serve(ShutdownSignal& shutdown) {
+  RETURN_IF_ERROR(CheckFlags());
+  const std::vector<std::string> addresses = absl::GetFlag(FLAGS_verifiers);
+  RETURN_IF_ERROR(CheckVerifierAddresses(addresses));
+  const std::string model_dir = absl::GetFlag(FLAGS_model_dir);
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
+  ASSIGN_OR_RETURN(
+      const int32_t context_limit,
+      ResolveContextLimit(absl::GetFlag(FLAGS_context_limit), config.max_position_embeddings));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(model_dir, config));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(model_dir, context_limit));
+
+  ServiceOptions service_options = DescribeService(*model, *tokenizer);
+  service_options.model = std::filesystem::weakly_canonical(model_dir).filename().string();
+  service_options.arithmetic = model->ops().ArithmeticId();
+  const auto clients = CreateVerifierClients(addresses, service_options.limits);
+  std::vector<VerifierClient*> client_views;
+  for (const auto& client : clients) client_views.push_back(client.get());
+
+  const SteadyClock clock;
+  ASSIGN_OR_RETURN(const std::unique_ptr<DecoderEngine> engine,
+                   CreateEngine(std::move(model), *tokenizer, clock));
+  RandomSource random;
+  InferenceService service(std::move(service_options),
+                           {.tokenizer = *tokenizer,
+                            .engine = *engine,
+                            .verifier_states =
+                                [&client_views] {
+                                  std::vector<VerifierState> states;
+                                  for (const auto* client : client_views) {
+                                    states.push_back(client->state());
+                                  }
+                                  return states;
+                                },
+                            .random = [&random] { return random.Next(); }});
+  engine->Start({client_views.begin(), client_views.end()});
+  ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
+                   Server::Start(absl::GetFlag(FLAGS_listen), service, *engine, client_views));
+  std::printf("listening on %s\n", server->address().c_str());
+  std::fflush(stdout);
+
+  const int signal_number = shutdown.Wait();
+  LogInfo("signal ", signal_number, ": draining");
+  server->StopServing();
+  engine->Drain(clock.Now() + std::chrono::milliseconds(absl::GetFlag(FLAGS_drain_timeout_ms)));
+  engine->Stop();
+  server->Shutdown(kFlushTime);
+  LogInfo("stopped");
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Serves selfsame.v1.Inference: selfsame-decoder --model_dir=DIR");
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 1) {
+    return ReportFatal(kProgram, InvalidArgumentError(arguments[1], "is not a flag"));
+  }
+  ShutdownSignal shutdown;
+  InitLogging(kProgram, LogLevel::kInfo);
+  RouteLibraryLogs();
+  const absl::Status status = Serve(shutdown);
+  return status.ok() ? 0 : ReportFatal(kProgram, status);
+}
+
+}  // namespace
+}  // namespace selfsame::decoder
+
+int main(int argc, char** argv) { return selfsame::decoder::Main(argc, argv); }

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/tokenizer/tokenizer.h"
+#include "decoder/convert.h"
+#include "decoder/engine/engine.h"
+#include "decoder/prompt_encoder.h"
+#include "decoder/validate.h"
+#include "decoder/verifier_client.h"
+#include "selfsame/v1/inference.grpc.pb.h"
+
+namespace selfsame::decoder {
+
+struct ServiceOptions {
+  RequestLimits limits;
+  RequestDefaults defaults;
+  // What GetServerInfo says beside these.
+  std::string version;
+  std::string model;
+  std::string arithmetic;
+  int32_t max_batch_size = 0;
+  int32_t window_size = 0;
+};
+
+// What surrounds the service; everything must outlive it.
+struct ServiceDependencies {
+  const Tokenizer& tokenizer;
+  Engine& engine;
+  std::function<std::vector<VerifierState>()> verifier_states;
+  // Seeds and request ids; safe from any thread.
+  std::function<uint64_t()> random;
+};
+
+// The gRPC edge of Inference: validates, converts, hands over to the engine, writes what comes
+// back. Generate and Tokenize take raw bytes, so that text that is not UTF-8 gets an error that
+// names the field; gRPC's own parsing would answer UNIMPLEMENTED.
+class InferenceService final
+    : public v1::Inference::WithRawCallbackMethod_Generate<
+          v1::Inference::WithRawCallbackMethod_Tokenize<
+              v1::Inference::WithCallbackMethod_Detokenize<
+                  v1::Inference::WithCallbackMethod_GetServerInfo<v1::Inference::Service>>>> {
+ public:
+  InferenceService(ServiceOptions options, ServiceDependencies dependencies);
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::GetServerInfoResponse* response) override;
+
+ private:
+  // The call's x-request-id, or one made here; also put into the initial metadata.
+  absl::StatusOr<std::string> ResolveRequestId(grpc::CallbackServerContext& context) const;
+  absl::StatusOr<GenerationRequest> PrepareGeneration(grpc::CallbackServerContext& context,
+                                                      const grpc::ByteBuffer& bytes) const;
+
+  const ServiceOptions options_;
+  const ServiceDependencies dependencies_;
+  const PromptEncoder encoder_;
+};
+
+}  // namespace selfsame::decoder
