@@ -30,8 +30,8 @@ class GemmProbe {
     std::vector<float> logit_reference;  // [kOutputs]
   };
   struct Outputs {
-    std::vector<BFloat16> rows;       // [rung, kOutputs]
-    std::vector<float> logit_rows;    // [rung, kOutputs]
+    std::vector<BFloat16> rows;     // [rung, kOutputs]
+    std::vector<float> logit_rows;  // [rung, kOutputs]
   };
 
   explicit GemmProbe(Model& model) : model_(model) {}

@@ -41,9 +41,8 @@ void KvProbe::WritePrefixBlocks() {
   std::vector<BFloat16> host(block_elements_ * static_cast<size_t>(first_free_block_));
   for (int32_t layer = 0; layer < layer_count_; ++layer) {
     for (size_t i = 0; i < host.size(); ++i) {
-      host[i] = i < block_elements_
-                    ? kPoison
-                    : SmallNumber(static_cast<uint64_t>(layer) * host.size() + i);
+      host[i] = i < block_elements_ ? kPoison
+                                    : SmallNumber(static_cast<uint64_t>(layer) * host.size() + i);
     }
     model_.ops().CopyToDevice(BlockData(layer, 0), host.data(), host.size() * sizeof(BFloat16));
   }

@@ -26,11 +26,11 @@ constexpr int32_t kLongPrefix = 2 * 512 + kKvBlockTokens;
 
 // A sequence whose rows are known bit by bit.
 struct Probe {
-  int32_t prefix_length = 0;        // a multiple of the block size
-  std::vector<int32_t> token_ids;   // from prefix_length on
-  int32_t logit_count = 0;          // of the last rows
-  std::vector<float> logits;        // [logit_count, vocab]
-  KvImage kv;                       // of its own blocks
+  int32_t prefix_length = 0;       // a multiple of the block size
+  std::vector<int32_t> token_ids;  // from prefix_length on
+  int32_t logit_count = 0;         // of the last rows
+  std::vector<float> logits;       // [logit_count, vocab]
+  KvImage kv;                      // of its own blocks
 
   int32_t length() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t own_blocks() const { return BlocksFor(length()); }
@@ -147,9 +147,9 @@ std::vector<Piece> SelfTest::Pieces() const {
   const auto add_neighbour = [&](bool is_poisoned) {
     const bool fits = !is_poisoned || model_.limits().context_limit >= kKvBlockTokens + 2;
     if (fits) {
-      pieces.push_back({.row_count = std::min(is_poisoned ? 2 : neighbour_rows,
-                                              model_.limits().context_limit),
-                        .is_poisoned = is_poisoned});
+      pieces.push_back(
+          {.row_count = std::min(is_poisoned ? 2 : neighbour_rows, model_.limits().context_limit),
+           .is_poisoned = is_poisoned});
     }
     neighbour_rows = neighbour_rows * 2 + 1;
   };
@@ -221,12 +221,13 @@ absl::StatusOr<std::optional<std::string>> SelfTest::Check(int32_t rung, int var
   const std::vector<Piece> cycle = Pieces();
   PassRows rows;
   size_t skipped = 0;
-  for (auto i = static_cast<size_t>(variant);
-       skipped < cycle.size() && tables_.size() < kMaxPieces; ++i) {
+  for (auto i = static_cast<size_t>(variant); skipped < cycle.size() && tables_.size() < kMaxPieces;
+       ++i) {
     Piece piece = cycle[i % cycle.size()];
     const int32_t room = rung - padding - rows.row_count();
     // Neighbours may be cut, but leave a row for the first probe.
-    if (piece.probe < 0) piece.row_count = std::min(piece.row_count, room - (placed_.empty() ? 1 : 0));
+    if (piece.probe < 0)
+      piece.row_count = std::min(piece.row_count, room - (placed_.empty() ? 1 : 0));
     if (piece.row_count <= 0 || piece.row_count > room) {
       ++skipped;
       continue;

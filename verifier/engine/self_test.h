@@ -11,9 +11,9 @@
 namespace selfsame::verifier {
 
 struct SelfTestReport {
-  std::vector<int32_t> rungs;             // those that passed, ascending
-  std::vector<std::string> failures;      // one line for each that did not
-  std::string golden_digest;              // SHA-256 of the probes' logits and KV bits
+  std::vector<int32_t> rungs;         // those that passed, ascending
+  std::vector<std::string> failures;  // one line for each that did not
+  std::string golden_digest;          // SHA-256 of the probes' logits and KV bits
 };
 
 // Runs the verifier's model at every rung and compares bits. Probe sequences, one at position 0 and

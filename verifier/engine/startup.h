@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/model/model.h"
+#include "verifier/engine/verdict.h"
+#include "verifier/engine/worker.h"
+
+namespace selfsame::verifier {
+
+struct StartupOptions {
+  std::string model_dir;
+  int32_t thread_count = 0;   // 0: one for each CPU
+  int64_t kv_size_bytes = 0;  // of all sessions together
+  int32_t context_limit = 0;  // 0: the default, see ResolveContextLimit
+  // A pass has at most verify_batch_size * window_size rows.
+  int32_t verify_batch_size = 0;
+  int32_t window_size = 0;  // most candidates of a window
+  int32_t max_sessions = 0;
+  std::chrono::nanoseconds max_wait{0};
+};
+
+// The worker and what it stands on.
+struct VerifierParts {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Worker> worker;  // uses the model
+};
+
+// Loads the model under the canonical schedule on the CPU, runs the self-test and computes the
+// fingerprint. `policy` decides windows. Errors: a bad model directory, INVALID_ARGUMENT for a flag
+// out of range, FAILED_PRECONDITION when the self-test leaves no rung that holds a window.
+absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy);
+
+}  // namespace selfsame::verifier

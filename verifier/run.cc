@@ -1,0 +1,107 @@
+#include "verifier/run.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "common/errors.h"
+#include "common/limits.h"
+#include "common/log.h"
+#include "common/process/flags.h"
+#include "common/process/shutdown_signal.h"
+#include "common/rpc/grpc_server.h"
+#include "verifier/engine/engine.h"
+#include "verifier/engine/startup.h"
+#include "verifier/service.h"
+
+ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
+ABSL_FLAG(std::string, listen, "127.0.0.1:50052",
+          "HOST:PORT to serve on; port 0 takes a free one.");
+ABSL_FLAG(int32_t, threads, 0, "Threads of the forward pass; 0: one for each CPU.");
+ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
+ABSL_FLAG(int32_t, context_limit, 0,
+          "Tokens of a session, prompt and output together; 0: the model's limit, at most 8192. "
+          "Decoders must have the same.");
+ABSL_FLAG(int32_t, verify_batch_size, 8,
+          "Windows of full size in one pass; a pass has at most this times --window_size rows.");
+ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
+ABSL_FLAG(int32_t, max_sessions, 256, "Sessions at a time, of all decoders together.");
+ABSL_FLAG(int32_t, max_wait_ms, 2,
+          "How long a pass that is not full waits for more rows; 0: start whenever idle.");
+
+namespace selfsame::verifier {
+namespace {
+
+constexpr char kProgram[] = "selfsame-verifier";
+// What the last answers may take to reach the decoders at the end.
+constexpr std::chrono::milliseconds kFlushTime{2000};
+
+absl::StatusOr<StartupOptions> OptionsFromFlags() {
+  if (absl::GetFlag(FLAGS_model_dir).empty()) {
+    return InvalidArgumentError("--model_dir", "is required");
+  }
+  const int32_t kv_size_mb = absl::GetFlag(FLAGS_kv_size_mb);
+  const int32_t max_wait_ms = absl::GetFlag(FLAGS_max_wait_ms);
+  RETURN_IF_ERROR(CheckFlagRange("--kv_size_mb", kv_size_mb, 1, kMaxKvSizeMb));
+  RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
+  return StartupOptions{.model_dir = absl::GetFlag(FLAGS_model_dir),
+                        .thread_count = absl::GetFlag(FLAGS_threads),
+                        .kv_size_bytes = int64_t{kv_size_mb} << 20,
+                        .context_limit = absl::GetFlag(FLAGS_context_limit),
+                        .verify_batch_size = absl::GetFlag(FLAGS_verify_batch_size),
+                        .window_size = absl::GetFlag(FLAGS_window_size),
+                        .max_sessions = absl::GetFlag(FLAGS_max_sessions),
+                        .max_wait = std::chrono::milliseconds(max_wait_ms)};
+}
+
+absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
+  ASSIGN_OR_RETURN(const StartupOptions options, OptionsFromFlags());
+  ASSIGN_OR_RETURN(VerifierParts parts, StartUp(options, std::move(policy)));
+  LogInfo("fingerprint ", parts.worker->info().fingerprint);
+  absl::Status device_status;  // written before the signal that ends the wait below
+  Engine engine(std::move(parts.worker), [&device_status](const absl::Status& status) {
+    device_status = status;
+    kill(getpid(), SIGTERM);
+  });
+  VerifierService service(engine);
+  ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
+                   GrpcServer::Start(absl::GetFlag(FLAGS_listen), {&service}));
+  server->SetServing("selfsame.v1.Verifier", true);
+  std::printf("listening on %s\n", server->address().c_str());
+  std::fflush(stdout);
+
+  const int signal_number = shutdown.Wait();
+  LogInfo("signal ", signal_number, ": draining");
+  server->StopServing();
+  engine.Drain(UnavailableError("the verifier is shutting down"));
+  server->Shutdown(kFlushTime);
+  LogInfo("stopped");
+  return device_status;
+}
+
+}  // namespace
+
+int RunVerifier(int argc, char** argv, WindowPolicy policy) {
+  absl::SetProgramUsageMessage("Serves selfsame.v1.Verifier: selfsame-verifier --model_dir=DIR");
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 1) {
+    return ReportFatal(kProgram, InvalidArgumentError(arguments[1], "is not a flag"));
+  }
+  ShutdownSignal shutdown;
+  InitLogging(kProgram, LogLevel::kInfo);
+  RouteLibraryLogs();
+  const absl::Status status = Serve(shutdown, std::move(policy));
+  return status.ok() ? 0 : ReportFatal(kProgram, status);
+}
+
+}  // namespace selfsame::verifier
