@@ -50,13 +50,11 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
   if (absl::GetFlag(FLAGS_model_dir).empty()) {
     return InvalidArgumentError("--model_dir", "is required");
   }
-  const int32_t kv_size_mb = absl::GetFlag(FLAGS_kv_size_mb);
   const int32_t max_wait_ms = absl::GetFlag(FLAGS_max_wait_ms);
-  RETURN_IF_ERROR(CheckFlagRange("--kv_size_mb", kv_size_mb, 1, kMaxKvSizeMb));
   RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
   return StartupOptions{.model_dir = absl::GetFlag(FLAGS_model_dir),
                         .thread_count = absl::GetFlag(FLAGS_threads),
-                        .kv_size_bytes = int64_t{kv_size_mb} << 20,
+                        .kv_size_mb = absl::GetFlag(FLAGS_kv_size_mb),
                         .context_limit = absl::GetFlag(FLAGS_context_limit),
                         .verify_batch_size = absl::GetFlag(FLAGS_verify_batch_size),
                         .window_size = absl::GetFlag(FLAGS_window_size),

@@ -1,8 +1,6 @@
 #include "verifier/engine/startup.h"
 
-#include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -19,28 +17,13 @@
 namespace selfsame::verifier {
 namespace {
 
-constexpr int64_t kMebibyte = 1 << 20;
-
 absl::Status CheckOptions(const StartupOptions& options) {
   RETURN_IF_ERROR(CheckFlagRange("--threads", options.thread_count, 0, kMaxThreads));
   RETURN_IF_ERROR(CheckFlagRange("--window_size", options.window_size, 1, kMaxWindowSize));
   RETURN_IF_ERROR(
       CheckFlagRange("--verify_batch_size", options.verify_batch_size, 1, kMaxVerifyBatchSize));
+  RETURN_IF_ERROR(CheckFlagRange("--kv_size_mb", options.kv_size_mb, 1, kMaxKvSizeMb));
   return CheckFlagRange("--max_sessions", options.max_sessions, 1, kMaxSessions);
-}
-
-// Blocks that fit; one session of the context limit must.
-absl::StatusOr<int32_t> CountKvBlocks(const StartupOptions& options, const Model& model) {
-  const int64_t needed = BlocksFor(model.limits().context_limit);
-  const int64_t needed_mb = (needed * model.kv_block_bytes() + kMebibyte - 1) / kMebibyte;
-  const int64_t blocks = options.kv_size_bytes / model.kv_block_bytes();
-  if (blocks < needed) {
-    return InvalidArgumentError(
-        "--kv_size_mb", absl::StrCat("must be at least ", needed_mb, " for one session of the ",
-                                     model.limits().context_limit, "-token context limit, not ",
-                                     options.kv_size_bytes / kMebibyte));
-  }
-  return static_cast<int32_t>(std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max()));
 }
 
 absl::StatusOr<SelfTestReport> TestRungs(const StartupOptions& options, Model& model) {
@@ -74,7 +57,8 @@ absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolic
       .max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit};
   VerifierParts parts;
   ASSIGN_OR_RETURN(parts.model, Model::Load(options.model_dir, limits, std::move(ops)));
-  ASSIGN_OR_RETURN(const int32_t block_count, CountKvBlocks(options, *parts.model));
+  ASSIGN_OR_RETURN(const int32_t block_count,
+                   KvBlockCount(options.kv_size_mb, parts.model->kv_block_bytes(), context_limit));
   ASSIGN_OR_RETURN(SelfTestReport report, TestRungs(options, *parts.model));
   ASSIGN_OR_RETURN(
       std::string fingerprint,

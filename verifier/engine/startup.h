@@ -15,7 +15,7 @@ namespace selfsame::verifier {
 struct StartupOptions {
   std::string model_dir;
   int32_t thread_count = 0;   // 0: one for each CPU
-  int64_t kv_size_bytes = 0;  // of all sessions together
+  int32_t kv_size_mb = 0;     // of all sessions together
   int32_t context_limit = 0;  // 0: the default, see ResolveContextLimit
   // A pass has at most verify_batch_size * window_size rows.
   int32_t verify_batch_size = 0;
