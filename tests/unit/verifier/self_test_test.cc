@@ -1,0 +1,187 @@
+#include "verifier/engine/self_test.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "tests/testing/tiny_model.h"
+#include "tests/unit/verifier/forwarding_ops.h"
+#include "verifier/engine/pass_builder.h"
+
+namespace selfsame::verifier {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::unique_ptr<Ops> CpuOpsFor(Schedule schedule, int thread_count = 2) {
+  auto ops = CreateCpuOps({.schedule = schedule, .thread_count = thread_count});
+  EXPECT_TRUE(ops.ok()) << ops.status();
+  return *std::move(ops);
+}
+
+class SelfTestTest : public ::testing::Test {
+ protected:
+  void Load(std::unique_ptr<Ops> ops, int32_t context_limit = 2048,
+            testing::TinyModelOptions model_options = {}) {
+    testing::WriteTinyModel(dir_.path(), model_options);
+    auto model = Model::Load(
+        dir_.path(), {.max_rows = 512, .max_logit_rows = 512, .context_limit = context_limit},
+        std::move(ops));
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+  }
+
+  SelfTestReport Run(std::vector<int32_t> rungs = DefaultRungs(512)) {
+    auto report = RunSelfTest(*model_, rungs);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return *std::move(report);
+  }
+
+  testing::TempDir dir_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(SelfTestTest, TheCanonicalScheduleGivesTheSameBitsAtEveryRung) {
+  Load(CpuOpsFor(Schedule::kCanonical));
+  const SelfTestReport report = Run();
+  EXPECT_THAT(report.failures, IsEmpty());
+  EXPECT_EQ(report.rungs, DefaultRungs(512));
+}
+
+TEST_F(SelfTestTest, ShortContextsAndOtherShapesPassToo) {
+  for (const int32_t context_limit : {2, 17, 40}) {
+    Load(CpuOpsFor(Schedule::kCanonical), context_limit,
+         {.is_qwen3 = true, .tie_word_embeddings = true, .head_count = 6, .kv_head_count = 2});
+    EXPECT_THAT(Run({1, 3, 64}).failures, IsEmpty()) << context_limit;
+  }
+}
+
+TEST_F(SelfTestTest, TheGoldenDigestDependsOnTheModelAlone) {
+  Load(CpuOpsFor(Schedule::kCanonical, 1));
+  const std::string digest = Run({1, 8}).golden_digest;
+  EXPECT_THAT(digest, SizeIs(64));
+  EXPECT_EQ(Run({4, 32}).golden_digest, digest);
+  Load(CpuOpsFor(Schedule::kCanonical, 2));
+  EXPECT_EQ(Run({1, 8}).golden_digest, digest);
+  Load(CpuOpsFor(Schedule::kCanonical, 2), 2048, {.seed = 2});
+  EXPECT_NE(Run({1, 8}).golden_digest, digest);
+}
+
+// Spoils the lowest bit of one output of every product of at least `min_rows` rows, as another
+// order of summation would.
+class OtherSumForManyRows final : public ForwardingOps {
+ public:
+  OtherSumForManyRows(std::unique_ptr<Ops> ops, int32_t min_rows)
+      : ForwardingOps(std::move(ops)), min_rows_(min_rows) {}
+  void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
+            BFloat16* y) override {
+    ForwardingOps::Gemm(x, rows, w, bias, y);
+    for (int64_t row = 0; row < rows && rows >= min_rows_; ++row) y[row * w.n()].bits ^= 1u;
+  }
+
+ private:
+  const int32_t min_rows_;
+};
+
+TEST_F(SelfTestTest, RungsWithAnotherOrderOfSummationAreDropped) {
+  Load(std::make_unique<OtherSumForManyRows>(CpuOpsFor(Schedule::kCanonical), 96));
+  const SelfTestReport report = Run({1, 8, 64, 96, 128});
+  EXPECT_THAT(report.rungs, ElementsAre(1, 8, 64));
+  EXPECT_THAT(report.failures, ElementsAre(HasSubstr("rung of 96 rows"), HasSubstr("128")));
+}
+
+// Attention whose result depends on where in the pass a row is.
+class AttentionByOffset final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
+                 BFloat16* out) override {
+    ForwardingOps::Attention(shape, qkv, kv, out);
+    for (int64_t row = 5; row < pass().row_count; ++row) out[row * shape.output_width()].bits ^= 1u;
+  }
+};
+
+TEST_F(SelfTestTest, RowOffsetsAreTried) {
+  Load(std::make_unique<AttentionByOffset>(CpuOpsFor(Schedule::kCanonical)));
+  EXPECT_THAT(Run({1, 4, 8, 64}).rungs, ElementsAre(1, 4));
+}
+
+// Rows that are not alone in their sequence's pass come out otherwise, as with kernels that treat
+// decode and prefill apart.
+class AttentionByRowsOfSequence final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
+                 BFloat16* out) override {
+    ForwardingOps::Attention(shape, qkv, kv, out);
+    for (const SequenceRows& sequence : pass().sequences) {
+      if (sequence.row_count < 3) continue;
+      const int64_t row = sequence.first_row + sequence.row_count - 1;
+      out[row * shape.output_width()].bits ^= 1u;
+    }
+  }
+};
+
+TEST_F(SelfTestTest, DecodeRowsWindowsAndChunksAreCompared) {
+  Load(std::make_unique<AttentionByRowsOfSequence>(CpuOpsFor(Schedule::kCanonical)));
+  EXPECT_THAT(Run({1, 2, 16, 128}).rungs, ElementsAre(1, 2));
+}
+
+// Multiplies what it should not read by zero, which NaN survives.
+class AttentionReadsNextPosition final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
+                 BFloat16* out) override {
+    ForwardingOps::Attention(shape, qkv, kv, out);
+    const int64_t block_elements =
+        int64_t{2} * shape.kv_head_count * kKvBlockTokens * shape.head_dim;
+    for (const SequenceRows& sequence : pass().sequences) {
+      const int32_t next = sequence.first_position + sequence.row_count;
+      if (next % kKvBlockTokens == 0) continue;
+      const BFloat16 value = kv.data[sequence.block_table[next / kKvBlockTokens] * block_elements +
+                                     int64_t{next % kKvBlockTokens} * shape.head_dim];
+      const int64_t row = sequence.first_row + sequence.row_count - 1;
+      BFloat16& element = out[row * shape.output_width()];
+      element = ToBFloat16(ToFloat(element) + 0.0f * ToFloat(value));
+    }
+  }
+};
+
+TEST_F(SelfTestTest, ReadingAnUnwrittenPositionIsNoticed) {
+  Load(std::make_unique<AttentionReadsNextPosition>(CpuOpsFor(Schedule::kCanonical)));
+  const auto report = RunSelfTest(*model_, std::vector<int32_t>{1, 16});
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("not finite"));
+}
+
+// Padding rows write KV at position 0 of block 0.
+class PaddingWritesKv final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
+                      KvLayer kv) override {
+    ForwardingOps::RopeAndStoreKv(shape, rope, qkv, kv);
+    int32_t covered = 0;
+    for (const SequenceRows& sequence : pass().sequences) covered += sequence.row_count;
+    if (covered < pass().row_count) kv.data[0] = ToBFloat16(1.0f);
+  }
+};
+
+TEST_F(SelfTestTest, KvOfPaddingRowsIsNoticed) {
+  Load(std::make_unique<PaddingWritesKv>(CpuOpsFor(Schedule::kCanonical)));
+  const SelfTestReport report = Run({1, 16});
+  EXPECT_THAT(report.rungs, ElementsAre(1));
+  EXPECT_THAT(report.failures, Contains(HasSubstr("padding")));
+}
+
+}  // namespace
+}  // namespace selfsame::verifier
