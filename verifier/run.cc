@@ -50,6 +50,7 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
   if (absl::GetFlag(FLAGS_model_dir).empty()) {
     return InvalidArgumentError("--model_dir", "is required");
   }
+  RETURN_IF_ERROR(ParseHostPort("--listen", absl::GetFlag(FLAGS_listen), 0).status());
   const int32_t max_wait_ms = absl::GetFlag(FLAGS_max_wait_ms);
   RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
   return StartupOptions{.model_dir = absl::GetFlag(FLAGS_model_dir),

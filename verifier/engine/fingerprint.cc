@@ -15,12 +15,17 @@ namespace {
 
 constexpr std::string_view kAbsent = "absent";
 
-// Digest of a file that a model directory may lack.
 absl::StatusOr<std::string> DigestOfFile(std::string_view model_dir, std::string_view name) {
   const std::string path = JoinPath(model_dir, name);
-  if (!PathExists(path)) return std::string(kAbsent);
   ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxTokenizerFileBytes));
   return Sha256().Update(bytes).HexDigest();
+}
+
+// As DigestOfFile, for a file that a model directory may lack.
+absl::StatusOr<std::string> DigestOfOptionalFile(std::string_view model_dir,
+                                                 std::string_view name) {
+  if (!PathExists(JoinPath(model_dir, name))) return std::string(kAbsent);
+  return DigestOfFile(model_dir, name);
 }
 
 // The bits of a number, so that no formatting rounds.
@@ -64,8 +69,9 @@ absl::StatusOr<std::string> ComputeFingerprint(std::string_view model_dir, const
                                                std::string_view golden_digest) {
   ASSIGN_OR_RETURN(const std::string tokenizer, DigestOfFile(model_dir, "tokenizer.json"));
   ASSIGN_OR_RETURN(const std::string tokenizer_config,
-                   DigestOfFile(model_dir, "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(const std::string template_file, DigestOfFile(model_dir, "chat_template.jinja"));
+                   DigestOfOptionalFile(model_dir, "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const std::string template_file,
+                   DigestOfOptionalFile(model_dir, "chat_template.jinja"));
   Sha256 digest;
   const auto add = [&](std::string_view name, std::string_view value) {
     digest.UpdateField(name).UpdateField(value);

@@ -12,8 +12,8 @@ namespace selfsame::verifier {
 // 64 hexadecimal digits, over named fields: the digests of the weights, tokenizer.json and the chat
 // template, config and generation defaults, the context limit, the arithmetic and its version, the
 // number of ranks, the build, and the golden pass's bits (`golden_digest`, from the self-test).
-// Rungs and batch sizes are left out, since answers do not depend on them. Files that `model_dir`
-// lacks count as absent; one that cannot be read is a FileError.
+// Rungs and batch sizes are left out, since answers do not depend on them. FileError when
+// tokenizer.json is missing or a file cannot be read.
 absl::StatusOr<std::string> ComputeFingerprint(std::string_view model_dir, const Model& model,
                                                std::string_view arithmetic_id,
                                                std::string_view golden_digest);

@@ -1,7 +1,9 @@
 #include "verifier/engine/fingerprint.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -13,8 +15,10 @@ namespace {
 
 class FingerprintTest : public ::testing::Test {
  protected:
-  std::string Fingerprint(int32_t context_limit = 64, int32_t max_rows = 4,
-                          std::string_view golden_digest = "golden") {
+  FingerprintTest() { WriteFile("tokenizer.json", "{}"); }
+
+  absl::StatusOr<std::string> TryFingerprint(int32_t context_limit, int32_t max_rows,
+                                             std::string_view golden_digest) {
     auto ops = CreateCpuOps({.schedule = Schedule::kCanonical, .thread_count = 1});
     EXPECT_TRUE(ops.ok());
     auto model = Model::Load(
@@ -22,7 +26,12 @@ class FingerprintTest : public ::testing::Test {
         {.max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit},
         *std::move(ops));
     EXPECT_TRUE(model.ok()) << model.status();
-    auto fingerprint = ComputeFingerprint(dir_.path(), **model, "arithmetic", golden_digest);
+    return ComputeFingerprint(dir_.path(), **model, "arithmetic", golden_digest);
+  }
+
+  std::string Fingerprint(int32_t context_limit = 64, int32_t max_rows = 4,
+                          std::string_view golden_digest = "golden") {
+    auto fingerprint = TryFingerprint(context_limit, max_rows, golden_digest);
     EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
     return *fingerprint;
   }
@@ -59,11 +68,19 @@ TEST_F(FingerprintTest, ChangesWithEverythingAnAnswerMayDependOn) {
 
   std::string latest = fingerprint;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    WriteFile(name, "{}");
+    WriteFile(name, "{ }");
     const std::string with_file = Fingerprint();
     EXPECT_NE(with_file, latest) << name;
     latest = with_file;
   }
+}
+
+TEST_F(FingerprintTest, AMissingTokeniserIsNamed) {
+  testing::WriteTinyModel(dir_.path(), {});
+  std::filesystem::remove(dir_.path() + "/tokenizer.json");
+  const auto fingerprint = TryFingerprint(64, 4, "golden");
+  EXPECT_EQ(fingerprint.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(fingerprint.status().message()), ::testing::HasSubstr("tokenizer.json"));
 }
 
 }  // namespace
