@@ -1,0 +1,81 @@
+#pragma once
+
+// Causal attention over the paged cache on tensor cores.
+//
+// For a query row at position p and one of its heads, over keys j = 0 .. p:
+//   s_j = (q · k_j) * (log2(e) / sqrt(head_dim)), bf16 products, float accumulation by
+//         m16n8k16 steps over d in increasing order
+// Keys are cut at absolute multiples of `split_keys` (512 under the canonical schedule) into splits
+// and of 64 into tiles. A split starts fresh (max -inf, sum and output 0) and scans its tiles in
+// order:
+//   new_max = max(max, max_j s_j);  alpha = 2^(max - new_max);  p_j = 2^(s_j - new_max)
+//   sum    = fma(sum, alpha, sum_j p_j)    four partial sums: j mod 8 in {0,1}, {2,3}, {4,5}, {6,7}
+//   output = output * alpha + sum_j bf16(p_j) v_j         m16n8k16 steps over j in increasing order
+// At the end of a split the four sums are added by a butterfly. Splits are merged in increasing
+// order by one function, whether one thread block scanned them or several did, and
+// out = bf16(output / sum).
+//
+// Keys past a row's position get p_j = 0; a tile, or a split, without keys for a row leaves its
+// state as it was, to the bit. So a row's bits do not depend on the rows beside it, on its place
+// among them, nor on how splits are spread over blocks. Keys past the last row of a work item are
+// not read; zeros stand for them.
+//
+// Layouts: qkv [rows, qkv_width], kv [block][K then V][kv_head][16][head_dim], out [rows,
+// output_width], 16-byte aligned. head_dim 64 or 128.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace selfsame::cuda {
+
+inline constexpr int32_t kAttentionTileKeys = 64;
+inline constexpr int32_t kCanonicalSplitKeys = 512;
+// Query rows × heads of a group that one thread block works on.
+inline constexpr int32_t kAttentionTileQueries = 64;
+
+// What the blocks (item, kv_head) do: rows of one sequence, or padding rows.
+struct AttentionItem {
+  int32_t first_row = 0;       // of the pass
+  int32_t row_count = 0;       // row_count * group <= kAttentionTileQueries
+  int32_t first_position = 0;  // of first_row; -1: padding rows, whose output is zeroed
+  int32_t block_table = 0;     // index of the sequence's first entry in block_tables
+  int32_t first_key = 0;       // a multiple of split_keys
+  int32_t end_key = 0;         // exclusive, at most first_position + row_count
+  // -1: the item has all keys and writes the output. Else it has one split, and leaves max, sum and
+  // output of its row i in row partial_row + i of the partials.
+  int32_t partial_row = -1;
+  int32_t unused = 0;
+};
+
+// A row whose splits are merged afterwards: split s is in partial row `partial_row + s * stride`.
+struct AttentionMerge {
+  int32_t row = 0;
+  int32_t partial_row = 0;
+  int32_t stride = 0;
+  int32_t split_count = 0;
+};
+
+struct AttentionArgs {
+  AttentionShape shape;
+  int32_t split_keys = kCanonicalSplitKeys;  // a multiple of 64
+  int32_t item_count = 0;
+  int32_t merge_count = 0;
+  bool has_whole_items = false;            // any with partial_row -1
+  const AttentionItem* items = nullptr;    // [item_count], device
+  const AttentionMerge* merges = nullptr;  // [merge_count], device
+  const int32_t* block_tables = nullptr;   // device
+  const BFloat16* qkv = nullptr;
+  const BFloat16* kv = nullptr;
+  BFloat16* out = nullptr;
+  float* partial_output = nullptr;  // [partial rows, head_count, head_dim]
+  float* partial_state = nullptr;   // [partial rows, head_count, 2]: max, sum
+};
+
+// Raises the kernels' shared memory limits on the current device; once, at start.
+cudaError_t PrepareAttention();
+cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream);
+
+}  // namespace selfsame::cuda

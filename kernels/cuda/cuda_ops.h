@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+
+namespace selfsame {
+
+struct CudaOptions {
+  Schedule schedule = Schedule::kFast;
+  int device = 0;  // CUDA ordinal
+  // Most rows and logit rows of a pass. Under the canonical schedule a matrix product runs at the
+  // next larger rung, so every activation buffer given to an op must have room for `max_rows` rows
+  // (x and y of Logits: `max_logit_rows`), however few the pass has; what the rows past the pass
+  // hold does not matter, and they are overwritten.
+  int32_t max_rows = 512;
+  int32_t max_logit_rows = 512;
+  // Fast schedule: a plan of the canonical reduction class is taken when it is at most this much
+  // slower than the best, since equal bits save rollbacks.
+  double class_slack = 0.03;
+  // Where measured GEMM plans are kept between runs; empty: nowhere.
+  std::string plan_file = {};
+};
+
+// Ops on one NVIDIA GPU of compute capability 8.0 or higher. All work is enqueued on one stream, in
+// call order, from buffers whose addresses stay the same from pass to pass.
+//
+// The first Gemm or Logits of a shape measures its plans, which takes up to seconds: run one pass
+// of every kind before serving. After that nothing is allocated, measured or waited for between
+// BeginPass and EndPass. Results of Sample are valid after EndPass, or, without an open pass, at
+// once. Device errors are kept and returned by the next EndPass, and by all that follow.
+//
+// FAILED_PRECONDITION without a usable device; RESOURCE_EXHAUSTED without memory for the working
+// buffers.
+absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options);
+
+}  // namespace selfsame

@@ -1,0 +1,137 @@
+#include "kernels/cuda/gemm_plan_file.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "nlohmann/json.hpp"
+
+namespace selfsame::cuda {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kVersion = 1;
+
+std::string ToHex(const cublasLtMatmulAlgo_t& algorithm) {
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm)));
+}
+
+bool FromHex(const std::string& hex, cublasLtMatmulAlgo_t& algorithm) {
+  if (hex.size() != 2 * sizeof(algorithm) ||
+      hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return false;
+  }
+  const std::string bytes = absl::HexStringToBytes(hex);
+  std::memcpy(&algorithm, bytes.data(), sizeof(algorithm));
+  return true;
+}
+
+Json ToJson(const GemmPlanKey& key) {
+  return {{"scope", key.scope},
+          {"n", key.shape.n},
+          {"k", key.shape.k},
+          {"output", key.shape.output == GemmOutput::kFloat ? "float" : "bf16"},
+          {"bias", key.shape.has_bias},
+          {"schedule", key.options.schedule == Schedule::kFast ? "fast" : "canonical"},
+          {"class_slack", key.options.class_slack},
+          {"rungs", key.options.rungs}};
+}
+
+// An empty file object where there is no file.
+absl::StatusOr<Json> ReadFile(const std::string& path) {
+  std::ifstream stream(path);
+  if (!stream) return Json{{"version", kVersion}, {"entries", Json::array()}};
+  Json file = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!file.is_object() || !file.contains("version") || file["version"] != kVersion ||
+      !file.contains("entries") || !file["entries"].is_array()) {
+    return FileError(path, "is not a GEMM plan file of version 1; delete it to measure anew");
+  }
+  return file;
+}
+
+bool HasKey(const Json& entry, const Json& key) {
+  return entry.is_object() && entry.contains("key") && entry["key"] == key;
+}
+
+std::optional<std::vector<GemmPlan>> ParsePlans(const Json& entry) {
+  if (!entry.contains("plans") || !entry["plans"].is_array()) return std::nullopt;
+  std::vector<GemmPlan> plans;
+  for (const Json& item : entry["plans"]) {
+    GemmPlan plan;
+    const bool is_complete =
+        item.is_object() && item.contains("rows") && item["rows"].is_number_integer() &&
+        item.contains("algorithm") && item["algorithm"].is_string() && item.contains("in_class") &&
+        item["in_class"].is_boolean() && item.contains("time_us") && item["time_us"].is_number() &&
+        item.contains("best_time_us") && item["best_time_us"].is_number();
+    if (!is_complete || !FromHex(item["algorithm"].get<std::string>(), plan.algorithm)) {
+      return std::nullopt;
+    }
+    plan.rows = item["rows"].get<int32_t>();
+    plan.is_in_class = item["in_class"].get<bool>();
+    plan.time_us = item["time_us"].get<float>();
+    plan.best_time_us = item["best_time_us"].get<float>();
+    if (plan.rows < 1 || (!plans.empty() && plan.rows <= plans.back().rows)) return std::nullopt;
+    plans.push_back(plan);
+  }
+  return plans;
+}
+
+Json ToJson(const std::vector<GemmPlan>& plans) {
+  Json items = Json::array();
+  for (const GemmPlan& plan : plans) {
+    items.push_back({{"rows", plan.rows},
+                     {"algorithm", ToHex(plan.algorithm)},
+                     {"in_class", plan.is_in_class},
+                     {"time_us", plan.time_us},
+                     {"best_time_us", plan.best_time_us}});
+  }
+  return items;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<std::vector<GemmPlan>>> LoadPlans(const std::string& path,
+                                                               const GemmPlanKey& key) {
+  ASSIGN_OR_RETURN(const Json file, ReadFile(path));
+  const Json wanted = ToJson(key);
+  for (const Json& entry : file["entries"]) {
+    if (!HasKey(entry, wanted)) continue;
+    std::optional<std::vector<GemmPlan>> plans = ParsePlans(entry);
+    if (!plans.has_value()) {
+      return FileError(
+          path, absl::StrCat("has a malformed entry for n = ", key.shape.n, ", k = ", key.shape.k));
+    }
+    return plans;
+  }
+  return std::optional<std::vector<GemmPlan>>();
+}
+
+absl::Status SavePlans(const std::string& path, const GemmPlanKey& key,
+                       const std::vector<GemmPlan>& plans) {
+  ASSIGN_OR_RETURN(Json file, ReadFile(path));
+  const Json wanted = ToJson(key);
+  Json entries = Json::array();
+  for (const Json& entry : file["entries"]) {
+    if (!HasKey(entry, wanted)) entries.push_back(entry);
+  }
+  entries.push_back({{"key", wanted}, {"plans", ToJson(plans)}});
+  file["entries"] = std::move(entries);
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  std::ofstream stream(temporary, std::ios::trunc);
+  stream << file.dump(1) << '\n';
+  stream.close();
+  if (!stream || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    static_cast<void>(std::remove(temporary.c_str()));
+    return FileError(path, "cannot be written");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace selfsame::cuda

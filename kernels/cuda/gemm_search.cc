@@ -1,0 +1,201 @@
+#include "kernels/cuda/gemm_search.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "kernels/cuda/gemm_bench.h"
+
+namespace selfsame::cuda {
+namespace {
+
+constexpr std::array<int32_t, 7> kClassLadder = {512, 256, 128, 64, 32, 16, 8};
+constexpr int kCandidates = 24;
+
+absl::Status NoPlanError(const GemmShape& shape, int32_t rows) {
+  return FailedPreconditionError(
+      absl::StrCat("cuBLASLt has no algorithm for a product of n = ", shape.n, ", k = ", shape.k,
+                   " that gives the same ", "bits at every row count (rows = ", rows, ")"));
+}
+
+struct ClassSearch {
+  int chosen = -1;
+  std::vector<cublasLtMatmulAlgo_t> members;  // of the chosen class, as proposed along the ladder
+};
+
+// Sorts the proposals of the fixed ladder into classes. `bench` keeps the classes' references.
+absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& bench) {
+  struct Count {
+    int members = 0;
+    int rungs = 0;
+  };
+  std::array<Count, kMaxClasses> counts;
+  std::array<std::vector<cublasLtMatmulAlgo_t>, kMaxClasses> members;
+  for (const int32_t rows : kClassLadder) {
+    std::array<bool, kMaxClasses> is_covered = {};
+    for (const cublasLtMatmulAlgo_t& algorithm :
+         launcher.Propose(bench.shape(), rows, GemmSearchSpace::kSingleSplit, kCandidates)) {
+      ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithm, rows));
+      if (!found.has_value()) continue;
+      const auto index = static_cast<size_t>(*found);
+      ++counts[index].members;
+      is_covered[index] = true;
+      members[index].push_back(algorithm);
+    }
+    for (size_t i = 0; i < is_covered.size(); ++i) counts[i].rungs += is_covered[i] ? 1 : 0;
+  }
+  ClassSearch result;
+  int most = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i].rungs < static_cast<int>(kClassLadder.size()) || counts[i].members <= most) {
+      continue;
+    }
+    most = counts[i].members;
+    result.chosen = static_cast<int>(i);
+  }
+  if (result.chosen < 0) return NoPlanError(bench.shape(), kClassLadder.front());
+  result.members = std::move(members[static_cast<size_t>(result.chosen)]);
+  return result;
+}
+
+// Of `algorithms`, the fastest member of the class.
+absl::StatusOr<std::optional<GemmPlan>> FastestMember(
+    GemmBench& bench, int chosen, int32_t rows, std::span<const cublasLtMatmulAlgo_t> algorithms) {
+  std::optional<GemmPlan> best;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+    ASSIGN_OR_RETURN(const bool is_member, bench.IsMember(algorithm, rows, chosen));
+    if (!is_member) continue;
+    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+    if (!time_us.has_value() || (best.has_value() && *time_us >= best->time_us)) continue;
+    best = GemmPlan{.rows = rows,
+                    .algorithm = algorithm,
+                    .is_in_class = true,
+                    .time_us = *time_us,
+                    .best_time_us = *time_us};
+  }
+  return best;
+}
+
+absl::StatusOr<std::vector<GemmPlan>> SearchCanonical(const GemmLauncher& launcher,
+                                                      const GemmSearchOptions& options,
+                                                      const ClassSearch& found, GemmBench& bench) {
+  std::vector<GemmPlan> plans;
+  for (const int32_t rows : options.rungs) {
+    const auto proposed =
+        launcher.Propose(bench.shape(), rows, GemmSearchSpace::kSingleSplit, kCandidates);
+    ASSIGN_OR_RETURN(std::optional<GemmPlan> plan,
+                     FastestMember(bench, found.chosen, rows, proposed));
+    if (!plan.has_value()) {
+      ASSIGN_OR_RETURN(plan, FastestMember(bench, found.chosen, rows, found.members));
+    }
+    if (plan.has_value()) plans.push_back(*plan);
+  }
+  if (plans.empty() || plans.back().rows != options.rungs.back()) {
+    return NoPlanError(bench.shape(), options.rungs.back());
+  }
+  return plans;
+}
+
+struct Timed {
+  cublasLtMatmulAlgo_t algorithm;
+  float time_us;
+};
+
+// The fast plan of a bucket: rows in (previous, rows].
+absl::StatusOr<GemmPlan> ChooseFast(std::vector<Timed> timed, const GemmSearchOptions& options,
+                                    int chosen, int32_t previous, int32_t rows, GemmBench& bench) {
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const Timed& a, const Timed& b) { return a.time_us < b.time_us; });
+  std::optional<GemmPlan> best;
+  for (const Timed& candidate : timed) {
+    if (best.has_value() && candidate.time_us > best->time_us * (1.0 + options.class_slack)) {
+      break;
+    }
+    ASSIGN_OR_RETURN(const bool runs, bench.Runs(candidate.algorithm, {previous + 1, rows - 1}));
+    if (!runs) continue;
+    ASSIGN_OR_RETURN(const bool is_member, bench.IsMember(candidate.algorithm, rows, chosen));
+    if (best.has_value() && !is_member) continue;
+    const float best_time_us = best.has_value() ? best->time_us : candidate.time_us;
+    best = GemmPlan{.rows = rows,
+                    .algorithm = candidate.algorithm,
+                    .is_in_class = is_member,
+                    .time_us = candidate.time_us,
+                    .best_time_us = best_time_us};
+    if (is_member) break;
+  }
+  if (!best.has_value()) return NoPlanError(bench.shape(), rows);
+  return *best;
+}
+
+absl::StatusOr<std::vector<GemmPlan>> SearchFast(const GemmLauncher& launcher,
+                                                 const GemmSearchOptions& options,
+                                                 const ClassSearch& found, GemmBench& bench) {
+  std::vector<GemmPlan> plans;
+  int32_t previous = 0;
+  for (const int32_t rows : options.rungs) {
+    std::vector<Timed> timed;
+    for (const cublasLtMatmulAlgo_t& algorithm :
+         launcher.Propose(bench.shape(), rows, GemmSearchSpace::kAll, kCandidates)) {
+      ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+      if (time_us.has_value()) timed.push_back({algorithm, *time_us});
+    }
+    ASSIGN_OR_RETURN(const GemmPlan plan,
+                     ChooseFast(std::move(timed), options, found.chosen, previous, rows, bench));
+    plans.push_back(plan);
+    previous = rows;
+  }
+  return plans;
+}
+
+}  // namespace
+
+std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule) {
+  std::vector<int32_t> rungs;
+  // Fewer than 8 rows cost what 8 cost; only the fast schedule may run them with other kernels.
+  const int32_t first = schedule == Schedule::kFast ? 1 : 8;
+  for (int32_t rows = first; rows < max_rows; rows *= 2) {
+    rungs.push_back(rows);
+    const int32_t between = rows / 2 * 3;
+    if (rows >= 128 && between < max_rows) rungs.push_back(between);
+  }
+  rungs.push_back(max_rows);
+  return rungs;
+}
+
+absl::StatusOr<std::vector<GemmPlan>> SearchPlans(const GemmLauncher& launcher,
+                                                  const GemmShape& shape,
+                                                  const GemmSearchOptions& options) {
+  const int32_t max_rows = std::max(kClassLadder.front(), options.rungs.back());
+  ASSIGN_OR_RETURN(GemmBench bench, GemmBench::Create(launcher, shape, max_rows));
+  ASSIGN_OR_RETURN(const ClassSearch found, FindClass(launcher, bench));
+  return options.schedule == Schedule::kCanonical ? SearchCanonical(launcher, options, found, bench)
+                                                  : SearchFast(launcher, options, found, bench);
+}
+
+absl::StatusOr<bool> ProvePlans(const GemmLauncher& launcher, const GemmShape& shape,
+                                const GemmSearchOptions& options, std::span<const GemmPlan> plans) {
+  if (plans.empty() || plans.back().rows != options.rungs.back()) return false;
+  const int32_t max_rows = std::max(kProbeRows, options.rungs.back());
+  ASSIGN_OR_RETURN(GemmBench bench, GemmBench::Create(launcher, shape, max_rows));
+  if (options.schedule == Schedule::kFast) {
+    for (const GemmPlan& plan : plans) {
+      ASSIGN_OR_RETURN(const bool runs, bench.Runs(plan.algorithm, {plan.rows}));
+      if (!runs) return false;
+    }
+    return true;
+  }
+  // The last plan's algorithm, at a row count that holds all probes, makes the reference.
+  ASSIGN_OR_RETURN(const std::optional<int> reference,
+                   bench.Classify(plans.back().algorithm, max_rows));
+  if (!reference.has_value()) return false;
+  for (const GemmPlan& plan : plans) {
+    ASSIGN_OR_RETURN(const bool is_member, bench.IsMember(plan.algorithm, plan.rows, *reference));
+    if (!is_member) return false;
+  }
+  return true;
+}
+
+}  // namespace selfsame::cuda

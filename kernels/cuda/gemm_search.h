@@ -1,0 +1,54 @@
+#pragma once
+
+// Measures GEMM algorithms on the device and chooses plans.
+//
+// Algorithms that do not split K accumulate in one order; most of them in the same one. Those that
+// give bit-identical results for a shape form a reduction class. A class is proved by running: 16
+// probe rows, half of them with heavy cancellation, must give the same bits in every slot of every
+// rung, at a shifted offset, and beside rows of NaN. The canonical class is the one that most
+// algorithms belong to, counted over a fixed ladder of row counts, so that the choice does not
+// depend on timing, nor on the rows a process is set up for.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/schedule.h"
+
+namespace selfsame::cuda {
+
+// How to run up to `rows` rows.
+struct GemmPlan {
+  int32_t rows = 0;
+  cublasLtMatmulAlgo_t algorithm = {};
+  bool is_in_class = false;   // of the canonical reduction class
+  float time_us = 0.0f;       // measured, weights read from memory
+  float best_time_us = 0.0f;  // of the fastest algorithm tried, in the class or not
+};
+
+struct GemmSearchOptions {
+  Schedule schedule = Schedule::kFast;
+  double class_slack = 0.0;
+  std::vector<int32_t> rungs;  // row counts, increasing
+};
+
+// Row counts that a canonical pass of at most `max_rows` rows may run at, increasing; the last is
+// max_rows. For the fast schedule the same function gives the buckets that are measured.
+std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule);
+
+// One plan for each rung, by increasing rows. Canonical: the fastest member of the class; rungs
+// without a member are left out. Fast: the fastest algorithm, or the fastest of the class where
+// that is slower by class_slack at most. FAILED_PRECONDITION when the shape has no class, or the
+// last rung no plan.
+absl::StatusOr<std::vector<GemmPlan>> SearchPlans(const GemmLauncher& launcher,
+                                                  const GemmShape& shape,
+                                                  const GemmSearchOptions& options);
+
+// Whether plans that were found earlier still run, and, for the canonical schedule, still give
+// equal bits.
+absl::StatusOr<bool> ProvePlans(const GemmLauncher& launcher, const GemmShape& shape,
+                                const GemmSearchOptions& options, std::span<const GemmPlan> plans);
+
+}  // namespace selfsame::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+// Operations on one row at a time; a row's result depends on that row and its width alone, not on
+// the grid. All launchers enqueue on `stream` and return the launch error. Pointers are device
+// memory; rows start at multiples of their width.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace selfsame::cuda {
+
+// out = bf16(bf16(x / sqrt(mean(x^2) + epsilon)) * weight), [rows, width]. With `residual`: first
+// residual = bf16(residual + x), and the norm is taken of that. Sum of squares: thread t of 256
+// adds elements 8t .. 8t+7, 8(t+256) .., each by a fused multiply-add; then a butterfly over each
+// warp; then the 8 warps in increasing order.
+struct RmsNormArgs {
+  const BFloat16* x = nullptr;
+  BFloat16* residual = nullptr;  // or null
+  const BFloat16* weight = nullptr;
+  BFloat16* out = nullptr;
+  float epsilon = 0.0f;
+  int32_t rows = 0;
+  int32_t width = 0;
+};
+cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
+
+// In place on qkv [rows, qkv_width]: the same norm over each q and k head, one warp a head: lane l
+// adds the squares of elements l, l + 32, ..; then a butterfly.
+struct QkNormArgs {
+  AttentionShape shape;
+  const BFloat16* q_weight = nullptr;  // [head_dim]
+  const BFloat16* k_weight = nullptr;  // [head_dim]
+  BFloat16* qkv = nullptr;
+  float epsilon = 0.0f;
+  int32_t rows = 0;
+};
+cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream);
+
+// Rotates q and k by the row's position: with c, s of (position, i) and a, b the elements i and
+// i + head_dim / 2: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s), rounded to bf16. Writes q and
+// k back, and k and v to the cache. REQUIRES: head_dim is a multiple of 16.
+struct RopeArgs {
+  AttentionShape shape;
+  RopeTable table;
+  const int32_t* positions = nullptr;  // [rows]
+  const int32_t* kv_slots = nullptr;  // [rows]: block * 16 + place in it, or -1: nothing is written
+  BFloat16* qkv = nullptr;            // [rows, qkv_width]
+  BFloat16* kv = nullptr;             // [block][K then V][kv_head][16][head_dim]
+  int32_t rows = 0;
+};
+cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream);
+
+// out[r, i] = bf16(gate / (1 + exp(-gate)) * up). gate_up: [rows, 2 * width].
+cudaError_t RunSiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out,
+                       cudaStream_t stream);
+
+// out[i, :] = table[indices[i], :].
+cudaError_t RunGatherRows(const BFloat16* table, const int32_t* indices, int32_t rows,
+                          int32_t width, BFloat16* out, cudaStream_t stream);
+
+}  // namespace selfsame::cuda

@@ -1,0 +1,34 @@
+#pragma once
+
+// Chooses tokens on the device. One thread block a row; a row's result depends on its own logits
+// and parameters alone.
+//
+//   greedy: the largest logit, ties to the lowest id.
+//   else: top-k keeps the k largest logits (ties to the lowest id); top-p keeps, of those, the
+//   smallest set of most probable tokens whose mass reaches top_p, at least one; mass is
+//   floor(exp((logit - max) / temperature) * 2^40), so that sums are integers and have no order;
+//   then the largest (logit - max) / temperature + noise. Noise: -log(-log(u)) with
+//   u = ((word >> 9) + 1/2) * 2^-23, word token_id mod 4 of Philox4x32-10 with key = seed and
+//   counter = {token_id / 4, position, choice_index, 0}.
+//   logprob = (logit - max) - log(sum of exp(logit - max)): lane l of a warp adds tokens l, l + 32,
+//   .. of a slice of 1024 tokens, then a butterfly; slices are added in increasing order.
+// NaN counts as -infinity, +infinity as the largest float. A row without a finite logit gives token
+// 0 and -infinity. The k-th largest is found by counting digits of the ordered bits, without
+// sorting.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace selfsame::cuda {
+
+inline constexpr int32_t kMaxVocab = 1 << 20;
+
+// logits: [rows, vocab], params: [rows], out: [rows], all device memory. REQUIRES: vocab <=
+// kMaxVocab.
+cudaError_t RunSample(const float* logits, int32_t vocab, const SampleRow* params, int32_t rows,
+                      SampledToken* out, cudaStream_t stream);
+
+}  // namespace selfsame::cuda

@@ -1,0 +1,152 @@
+#include "kernels/cpu/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/gpu/gpu_testing.h"
+
+namespace selfsame::testing {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class SamplingTest : public ::testing::Test {
+ protected:
+  SamplingTest() : ops_(MakeCudaOps({.schedule = Schedule::kCanonical, .max_logit_rows = 64})) {}
+
+  std::vector<SampledToken> Sample(const std::vector<float>& logits, int32_t vocab,
+                                   const std::vector<SampleRow>& params) {
+    const auto device = Upload(*ops_, logits);
+    std::vector<SampledToken> out(params.size());
+    ops_->Sample(static_cast<const float*>(device->data()), vocab, params, out);
+    return out;
+  }
+  SampledToken SampleOne(const std::vector<float>& logits, const SampleRow& params) {
+    return Sample(logits, static_cast<int32_t>(logits.size()), {params}).front();
+  }
+
+  std::unique_ptr<Ops> ops_;
+};
+
+std::vector<float> RandomLogits(uint64_t seed, int64_t count, float scale) {
+  std::vector<float> logits;
+  for (int64_t i = 0; i < count; ++i) {
+    logits.push_back(PseudoNormal(seed, static_cast<uint64_t>(i)) * scale);
+  }
+  return logits;
+}
+
+double ReferenceLogprob(std::span<const float> logits, int32_t token) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(logit - max);
+  return logits[static_cast<size_t>(token)] - max - std::log(sum);
+}
+
+TEST_F(SamplingTest, GreedyTakesTheLowestOfTheLargestAndItsLogprob) {
+  for (const int32_t vocab : {1, 3, 1000, 1024, 49152, 128256, 151936}) {
+    auto logits = RandomLogits(1, vocab, 2.0f);
+    const int32_t best = vocab / 3;
+    logits[static_cast<size_t>(best)] = 20.0f;
+    logits.back() = 20.0f;
+    const SampledToken sampled = SampleOne(logits, {});
+    EXPECT_EQ(sampled.token_id, std::min(best, vocab - 1));
+    EXPECT_NEAR(sampled.logprob, ReferenceLogprob(logits, sampled.token_id), 2e-6) << vocab;
+  }
+}
+
+TEST_F(SamplingTest, ZerosOfEitherSignAreEqual) {
+  EXPECT_EQ(SampleOne({-1.0f, -0.0f, 0.0f}, {}).token_id, 1);
+}
+
+TEST_F(SamplingTest, RowsWithoutFiniteLogitsGiveTokenZero) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const SampledToken sampled = SampleOne({nan, -kInfinity, nan}, {.temperature = 1.0f});
+  EXPECT_EQ(sampled.token_id, 0);
+  EXPECT_EQ(sampled.logprob, -kInfinity);
+  EXPECT_EQ(SampleOne({nan, 3.0f, kInfinity, kInfinity}, {}).token_id, 2);
+}
+
+TEST_F(SamplingTest, TopKOfOneIsGreedyWithTiesToTheLowestId) {
+  auto logits = RandomLogits(2, 5000, 1.0f);
+  logits[4000] = logits[1234] = logits[777] = 9.0f;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(SampleOne(logits, {.temperature = 3.0f, .top_k = 1, .seed = seed}).token_id, 777);
+  }
+  std::vector<int> counts(5000, 0);
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    ++counts[static_cast<size_t>(
+        SampleOne(logits, {.temperature = 3.0f, .top_k = 2, .seed = seed}).token_id)];
+  }
+  EXPECT_EQ(counts[777] + counts[1234], 60);
+  EXPECT_GT(counts[777], 0);
+  EXPECT_GT(counts[1234], 0);
+}
+
+TEST_F(SamplingTest, TopPKeepsTheSmallestSetThatReachesIt) {
+  // Probabilities 0.5, 0.25, 0.125, ..
+  std::vector<float> logits;
+  for (int i = 0; i < 40; ++i) logits.push_back(-static_cast<float>(i) * std::log(2.0f));
+  for (const auto& [top_p, size] : {std::pair{0.49f, 1}, {0.51f, 2}, {0.74f, 2}, {0.76f, 3}}) {
+    int32_t largest = 0;
+    for (uint64_t seed = 0; seed < 64; ++seed) {
+      largest = std::max(
+          largest, SampleOne(logits, {.temperature = 1.0f, .top_p = top_p, .seed = seed}).token_id);
+    }
+    EXPECT_EQ(largest, size - 1) << top_p;
+  }
+}
+
+// The same definition as on the CPU, with the same polynomials: the same tokens.
+TEST_F(SamplingTest, AgreesWithTheCpuBackend) {
+  std::vector<cpu::Candidate> scratch;
+  int compared = 0;
+  for (const int32_t vocab : {5, 1001, 49152, 128256}) {
+    std::vector<SampleRow> params;
+    for (const float temperature : {0.3f, 1.0f, 2.5f}) {
+      for (const int32_t top_k : {0, 1, 50, 100000}) {
+        for (const float top_p : {1.0f, 0.9f, 0.3f, 0.0f}) {
+          params.push_back({.temperature = temperature,
+                            .top_k = top_k,
+                            .top_p = top_p,
+                            .seed = 0x123456789abcdef0u + params.size(),
+                            .choice_index = static_cast<int32_t>(params.size() % 3),
+                            .position = static_cast<int32_t>(100 + params.size())});
+        }
+      }
+    }
+    // Rounded to a coarse grid, so that there are ties.
+    auto logits = RandomLogits(3, static_cast<int64_t>(params.size()) * vocab, 3.0f);
+    for (float& logit : logits) logit = std::round(logit * 64.0f) / 64.0f;
+    const auto sampled = Sample(logits, vocab, params);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const float* row = logits.data() + i * static_cast<size_t>(vocab);
+      const SampledToken expected = cpu::SampleToken(row, vocab, params[i], scratch);
+      EXPECT_EQ(sampled[i].token_id, expected.token_id) << "vocab " << vocab << " row " << i;
+      EXPECT_NEAR(sampled[i].logprob,
+                  ReferenceLogprob({row, static_cast<size_t>(vocab)}, sampled[i].token_id), 4e-6);
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 4 * 48);
+}
+
+TEST_F(SamplingTest, ARowsResultDoesNotDependOnItsNeighbours) {
+  const int32_t vocab = 49152;
+  const auto logits = RandomLogits(4, int64_t{3} * vocab, 2.0f);
+  const std::vector<SampleRow> params = {
+      {}, {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = 9}, {.temperature = 1.0f}};
+  const auto together = Sample(logits, vocab, params);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab,
+                                 logits.begin() + static_cast<std::ptrdiff_t>(i + 1) * vocab);
+    const SampledToken alone = SampleOne(row, params[i]);
+    EXPECT_EQ(alone.token_id, together[i].token_id);
+    EXPECT_EQ(CountDifferent(std::span(&alone.logprob, 1), std::span(&together[i].logprob, 1)), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace selfsame::testing
