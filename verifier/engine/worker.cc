@@ -113,8 +113,9 @@ absl::StatusOr<std::optional<SteadyTime>> Worker::RunPass(SteadyTime now) {
     runs = PinRuns(plan, oldest);
     SELFSAME_CHECK(!runs.empty());
   }
-  RETURN_IF_ERROR(Execute(runs));
+  const absl::Status status = Execute(runs);
   store_.UnpinAll();
+  RETURN_IF_ERROR(status);
   for (const Run& run : runs) {
     if (run.session->session.has_ended()) run.session->state->Truncate(0);
   }
