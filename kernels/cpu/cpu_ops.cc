@@ -12,7 +12,9 @@
 #include "common/errors.h"
 #include "hwy/targets.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/fast_plan.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bf16_dot.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/row_ops.h"
@@ -76,6 +78,35 @@ class Scratch {
 
  private:
   std::unique_ptr<cpu::MappedMemory> memory_;
+};
+
+// Cuts a GEMM into ranges: blocks of rows whose inputs stay in the L2 cache while panels stream by,
+// and within them runs of panels. What a range computes does not depend on the cut.
+class GemmTasks {
+ public:
+  GemmTasks(int32_t rows, int64_t row_bytes, const CpuPackedMatrix& w)
+      : rows_(rows), panels_(w.panel_count()) {
+    const auto fitting = static_cast<int32_t>(kRowBlockBytes / row_bytes);
+    row_block_ = std::max(kMinRowBlock, fitting / kMinRowBlock * kMinRowBlock);
+    const int64_t panel_bytes = w.panel_words() * static_cast<int64_t>(sizeof(uint32_t));
+    panel_block_ = static_cast<int32_t>(std::max<int64_t>(1, kTaskWeightBytes / panel_bytes));
+    panel_blocks_ = CeilDivide(panels_, panel_block_);
+  }
+
+  int count() const { return CeilDivide(rows_, row_block_) * panel_blocks_; }
+
+  cpu::GemmRange Range(int task) const {
+    const int32_t row = task / panel_blocks_ * row_block_;
+    const int32_t panel = task % panel_blocks_ * panel_block_;
+    return {row, std::min(rows_, row + row_block_), panel, std::min(panels_, panel + panel_block_)};
+  }
+
+ private:
+  int32_t rows_;
+  int32_t panels_;
+  int32_t row_block_;
+  int32_t panel_block_;
+  int32_t panel_blocks_;
 };
 
 class CpuOps : public Ops {
@@ -208,29 +239,37 @@ void CpuOps::AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* w
 
 void CpuOps::RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w,
                      const GemmOutput& out) {
+  cpu::GemmPlan plan;
+  if (schedule_ == Schedule::kFast) {
+    plan = cpu::PlanGemm(rows, w.k(), cpu::HasBf16Dot(), cpu::GemmLanes());
+  }
   // An odd k needs a zero after it; sixteen more floats keep rows of a power of two from sharing
   // cache sets.
   const int64_t stride = (w.k() + 15) / 16 * 16 + 16;
-  float* widened = widened_.Floats(rows * stride, status_);
-  if (widened == nullptr) return;
-  ForRows(rows, w.k(),
-          [&](int32_t row) { cpu::WidenRows(x, row, row + 1, w.k(), stride, widened); });
+  float* widened = nullptr;
+  int64_t row_bytes = w.k() * static_cast<int64_t>(sizeof(BFloat16));
+  if (plan.kernel != cpu::GemmKernel::kBf16Dot) {
+    widened = widened_.Floats(rows * stride, status_);
+    if (widened == nullptr) return;
+    row_bytes = stride * static_cast<int64_t>(sizeof(float));
+    ForRows(rows, w.k(),
+            [&](int32_t row) { cpu::WidenRows(x, row, row + 1, w.k(), stride, widened); });
+  }
 
-  const int64_t panel_bytes = w.panel_words() * static_cast<int64_t>(sizeof(uint32_t));
-  const auto row_block =
-      std::max(kMinRowBlock,
-               static_cast<int32_t>(kRowBlockBytes / (stride * 4)) / kMinRowBlock * kMinRowBlock);
-  const int32_t row_blocks = CeilDivide(rows, row_block);
-  const auto panel_block =
-      static_cast<int32_t>(std::max<int64_t>(1, kTaskWeightBytes / panel_bytes));
-  const int32_t panel_blocks = CeilDivide(w.panel_count(), panel_block);
-  pool_.Run(row_blocks * panel_blocks, [&](int task, int) {
-    cpu::GemmRange range;
-    range.row_begin = task / panel_blocks * row_block;
-    range.row_end = std::min(rows, range.row_begin + row_block);
-    range.panel_begin = task % panel_blocks * panel_block;
-    range.panel_end = std::min(w.panel_count(), range.panel_begin + panel_block);
-    cpu::GemmCanonical(widened, stride, w, range, out);
+  const GemmTasks tasks(rows, row_bytes, w);
+  pool_.Run(tasks.count(), [&](int task, int) {
+    const cpu::GemmRange range = tasks.Range(task);
+    switch (plan.kernel) {
+      case cpu::GemmKernel::kCanonical:
+        cpu::GemmCanonical(widened, stride, w, range, out);
+        break;
+      case cpu::GemmKernel::kFewRows:
+        cpu::GemmFewRows(widened, stride, w, range, plan.chains, out);
+        break;
+      case cpu::GemmKernel::kBf16Dot:
+        cpu::GemmBf16Dot(x, w, range, plan.chains, out);
+        break;
+    }
   });
 }
 

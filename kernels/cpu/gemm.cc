@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hwy/cache_control.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -21,7 +23,7 @@ constexpr int kTileRows = kLanes == 16 ? 8 : 3;
 template <int kRows>
 HWY_INLINE void SumTile(const float* HWY_RESTRICT x, int64_t x_stride,
                         const uint32_t* HWY_RESTRICT panel, int64_t pair_count,
-                        float* HWY_RESTRICT out) {
+                        PrefetchStream ahead, float* HWY_RESTRICT out) {
   const FloatTag d;
   const WordTag words;
   const WordVec upper = hn::Set(words, 0xffff0000u);
@@ -29,7 +31,9 @@ HWY_INLINE void SumTile(const float* HWY_RESTRICT x, int64_t x_stride,
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = hn::Zero(d);
   }
-  for (int64_t pair = 0; pair < pair_count; ++pair) {
+  for (int64_t pair = 0; pair < pair_count; ++pair, ahead.address += ahead.step_bytes) {
+    hwy::Prefetch(ahead.address);
+    hwy::Prefetch(ahead.address + kCacheLineBytes);
     FloatVec even[kPanelVectors];
     FloatVec odd[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v) {
@@ -77,9 +81,9 @@ HWY_INLINE void StoreRow(const float* sums, int64_t row, int64_t n, int64_t firs
 
 template <int kRows>
 HWY_NOINLINE void PanelTile(const float* x, int64_t x_stride, const CpuPackedMatrix& w, int32_t row,
-                            int32_t panel, const GemmOutput& out) {
+                            int32_t panel, PrefetchStream ahead, const GemmOutput& out) {
   HWY_ALIGN float sums[kRows * kPanelWidth];
-  SumTile<kRows>(x + row * x_stride, x_stride, w.panel(panel), w.pair_count(), sums);
+  SumTile<kRows>(x + row * x_stride, x_stride, w.panel(panel), w.pair_count(), ahead, sums);
   for (int r = 0; r < kRows; ++r) {
     StoreRow(sums + r * kPanelWidth, row + r, w.n(), int64_t{panel} * kPanelWidth, out);
   }
@@ -87,47 +91,105 @@ HWY_NOINLINE void PanelTile(const float* x, int64_t x_stride, const CpuPackedMat
 
 void Gemm(const float* x, int64_t x_stride, const CpuPackedMatrix& w, const GemmRange& range,
           const GemmOutput& out) {
-  const int32_t rows = range.row_end - range.row_begin;
-  // Tiles of nearly equal height: a short last tile would cost almost as much as a full one.
-  const int32_t tile_count = (rows + kTileRows - 1) / kTileRows;
   for (int32_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
-    int32_t row = range.row_begin;
-    for (int32_t tile = 0; tile < tile_count; ++tile) {
-      const int32_t tile_rows = (range.row_end - row + tile_count - tile - 1) / (tile_count - tile);
-      switch (tile_rows) {
+    for (RowTiles tile(range, kTileRows, w, panel); !tile.IsDone(); tile.Next()) {
+      const int32_t row = tile.row();
+      const PrefetchStream ahead = tile.Prefetch();
+      switch (tile.rows()) {
         case 1:
-          PanelTile<1>(x, x_stride, w, row, panel, out);
+          PanelTile<1>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 2:
-          PanelTile<2>(x, x_stride, w, row, panel, out);
+          PanelTile<2>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 3:
-          PanelTile<3>(x, x_stride, w, row, panel, out);
+          PanelTile<3>(x, x_stride, w, row, panel, ahead, out);
           break;
 #if HWY_TARGET <= HWY_AVX3
         case 4:
-          PanelTile<4>(x, x_stride, w, row, panel, out);
+          PanelTile<4>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 5:
-          PanelTile<5>(x, x_stride, w, row, panel, out);
+          PanelTile<5>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 6:
-          PanelTile<6>(x, x_stride, w, row, panel, out);
+          PanelTile<6>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 7:
-          PanelTile<7>(x, x_stride, w, row, panel, out);
+          PanelTile<7>(x, x_stride, w, row, panel, ahead, out);
           break;
         case 8:
-          PanelTile<8>(x, x_stride, w, row, panel, out);
+          PanelTile<8>(x, x_stride, w, row, panel, ahead, out);
           break;
 #endif
         default:
-          HWY_ABORT("no tile of %d rows", tile_rows);
+          HWY_ABORT("no tile of %d rows", tile.rows());
       }
-      row += tile_rows;
     }
   }
 }
+
+// Rows [row, row + kRows) of a panel with kChains accumulators for each sum.
+template <int kRows, int kChains>
+HWY_NOINLINE void ChainTile(const float* x, int64_t x_stride, const CpuPackedMatrix& w, int32_t row,
+                            int32_t panel, const GemmOutput& out) {
+  const FloatTag d;
+  const WordTag words;
+  const WordVec upper = hn::Set(words, 0xffff0000u);
+  const uint32_t* from = w.panel(panel);
+  const float* rows = x + row * x_stride;
+  FloatVec acc[kChains][kRows][kPanelVectors];
+  for (int c = 0; c < kChains; ++c) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kPanelVectors; ++v) acc[c][r][v] = hn::Zero(d);
+    }
+  }
+  const auto add_pair = [&](int64_t pair, int c) HWY_ATTR {
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const WordVec word = hn::Load(words, from + pair * kPanelWidth + v * kLanes);
+      const FloatVec even = hn::BitCast(d, hn::ShiftLeft<16>(word));
+      const FloatVec odd = hn::BitCast(d, hn::And(word, upper));
+      for (int r = 0; r < kRows; ++r) {
+        const float* pair_x = rows + r * x_stride + pair * 2;
+        acc[c][r][v] = hn::MulAdd(hn::Set(d, pair_x[0]), even, acc[c][r][v]);
+        acc[c + 1][r][v] = hn::MulAdd(hn::Set(d, pair_x[1]), odd, acc[c + 1][r][v]);
+      }
+    }
+  };
+  int64_t pair = 0;
+  for (; pair + kChains / 2 <= w.pair_count(); pair += kChains / 2) {
+    for (int c = 0; c < kChains; c += 2) add_pair(pair + c / 2, c);
+  }
+  for (; pair < w.pair_count(); ++pair) add_pair(pair, 0);
+  HWY_ALIGN float sums[kPanelWidth];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kPanelVectors; ++v) {
+      for (int width = kChains / 2; width >= 1; width /= 2) {
+        for (int c = 0; c < width; ++c) acc[c][r][v] = hn::Add(acc[c][r][v], acc[c + width][r][v]);
+      }
+      hn::Store(acc[0][r][v], d, sums + v * kLanes);
+    }
+    StoreRow(sums, row + r, w.n(), int64_t{panel} * kPanelWidth, out);
+  }
+}
+
+void FewRows(const float* x, int64_t x_stride, const CpuPackedMatrix& w, const GemmRange& range,
+             int chains, const GemmOutput& out) {
+  const int32_t rows = range.row_end - range.row_begin;
+  for (int32_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
+    if (rows == 1 && chains == 4) {
+      ChainTile<1, 4>(x, x_stride, w, range.row_begin, panel, out);
+    } else if (rows == 1 && chains == 2) {
+      ChainTile<1, 2>(x, x_stride, w, range.row_begin, panel, out);
+    } else if (rows == 2 && chains == 2) {
+      ChainTile<2, 2>(x, x_stride, w, range.row_begin, panel, out);
+    } else {
+      HWY_ABORT("no tile of %d rows and %d chains", rows, chains);
+    }
+  }
+}
+
+int Lanes() { return kLanes; }
 
 void Widen(const BFloat16* x, int32_t row_begin, int32_t row_end, int64_t k, int64_t stride,
            float* out) {
@@ -148,9 +210,33 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace selfsame::cpu {
 namespace {
+// Bytes that a tile streaming from memory looks ahead (BM_GemmKernel, cold).
+constexpr int64_t kLookAheadBytes = 4096;
+constexpr int64_t kPairBytes = kPanelWidth * sizeof(uint32_t);
+
 HWY_EXPORT(Gemm);
+HWY_EXPORT(FewRows);
+HWY_EXPORT(Lanes);
 HWY_EXPORT(Widen);
 }  // namespace
+
+RowTiles::RowTiles(const GemmRange& range, int32_t tile_rows, const CpuPackedMatrix& w,
+                   int32_t panel)
+    : row_(range.row_begin),
+      row_end_(range.row_end),
+      tile_count_((range.row_end - range.row_begin + tile_rows - 1) / tile_rows),
+      panel_(reinterpret_cast<const char*>(w.panel(panel))),
+      panel_bytes_(w.pair_count() * kPairBytes) {}
+
+void RowTiles::Next() {
+  row_ += rows();
+  ++tile_;
+}
+
+PrefetchStream RowTiles::Prefetch() const {
+  if (tile_count_ == 1) return {panel_ + kLookAheadBytes, kPairBytes};
+  return {panel_ + panel_bytes_ + panel_bytes_ * tile_ / tile_count_, kPairBytes / tile_count_};
+}
 
 void WidenRows(const BFloat16* x, int32_t row_begin, int32_t row_end, int64_t k, int64_t stride,
                float* out) {
@@ -161,6 +247,13 @@ void GemmCanonical(const float* x, int64_t x_stride, const CpuPackedMatrix& w,
                    const GemmRange& range, const GemmOutput& out) {
   HWY_DYNAMIC_DISPATCH(Gemm)(x, x_stride, w, range, out);
 }
+
+void GemmFewRows(const float* x, int64_t x_stride, const CpuPackedMatrix& w, const GemmRange& range,
+                 int chains, const GemmOutput& out) {
+  HWY_DYNAMIC_DISPATCH(FewRows)(x, x_stride, w, range, chains, out);
+}
+
+int GemmLanes() { return HWY_DYNAMIC_DISPATCH(Lanes)(); }
 
 }  // namespace selfsame::cpu
 #endif

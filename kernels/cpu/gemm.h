@@ -29,6 +29,40 @@ struct GemmRange {
   int32_t panel_end = 0;
 };
 
+// What a register tile asks the cache for while it computes: per step of one pair of k, the two
+// lines at `address`, which then advances by `step_bytes`.
+struct PrefetchStream {
+  const char* address;
+  int64_t step_bytes;
+};
+
+// Walks the register tiles of one panel: at most `tile_rows` rows each and nearly equal heights,
+// since a short last tile would cost almost as much as a full one.
+class RowTiles {
+ public:
+  RowTiles(const GemmRange& range, int32_t tile_rows, const CpuPackedMatrix& w, int32_t panel);
+
+  bool IsDone() const { return tile_ == tile_count_; }
+  void Next();
+  int32_t row() const { return row_; }
+  int32_t rows() const {
+    return (row_end_ - row_ + tile_count_ - tile_ - 1) / (tile_count_ - tile_);
+  }
+
+  // A single tile streams its panel from memory and looks ahead in it, further than the hardware
+  // does. Several tiles find the panel in the cache and share out the next one among them, so that
+  // memory is busy while they compute.
+  PrefetchStream Prefetch() const;
+
+ private:
+  int32_t row_;
+  int32_t row_end_;
+  int32_t tile_ = 0;
+  int32_t tile_count_;
+  const char* panel_;
+  int64_t panel_bytes_;
+};
+
 // out[r * stride + i] = x[r, i] as float for rows [row_begin, row_end); entries up to `stride` are
 // zeroed. x: [rows, k].
 void WidenRows(const BFloat16* x, int32_t row_begin, int32_t row_end, int64_t k, int64_t stride,
@@ -37,5 +71,15 @@ void WidenRows(const BFloat16* x, int32_t row_begin, int32_t row_end, int64_t k,
 // x: [rows, k] float at `x_stride`, zero at index k where k is odd.
 void GemmCanonical(const float* x, int64_t x_stride, const CpuPackedMatrix& w,
                    const GemmRange& range, const GemmOutput& out);
+
+// Fast schedule, few rows: as GemmCanonical, but the pairs of k go round robin to chains / 2 pairs
+// of accumulators, the even k of a pair to one and the odd k to the other; they are added in pairs
+// at the end. Several chains hide the latency of the multiply-add. `chains`: 2 for up to 2 rows, 4
+// for one.
+void GemmFewRows(const float* x, int64_t x_stride, const CpuPackedMatrix& w, const GemmRange& range,
+                 int chains, const GemmOutput& out);
+
+// Floats of a vector of the target that the kernels above run on: 16, 8 or 4.
+int GemmLanes();
 
 }  // namespace selfsame::cpu

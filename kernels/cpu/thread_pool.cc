@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <chrono>
-
 #include "common/check.h"
 
 namespace selfsame::cpu {
@@ -22,11 +20,34 @@ void Pause() {
 #endif
 }
 
-uint32_t Remaining(uint64_t state) { return static_cast<uint32_t>(state); }
+struct Items {
+  uint32_t first;
+  uint32_t end;
+};
+
+Items Unpack(uint64_t items) {
+  return {static_cast<uint32_t>(items >> 32), static_cast<uint32_t>(items)};
+}
+
+uint64_t Pack(Items items) { return uint64_t{items.first} << 32 | items.end; }
+
+// Takes the first item (or the last) of a run. Returns -1 when there is none.
+int Claim(std::atomic<uint64_t>& run, bool from_end) {
+  uint64_t packed = run.load(std::memory_order_acquire);
+  for (;;) {
+    Items items = Unpack(packed);
+    if (items.first >= items.end) return -1;
+    const uint32_t index = from_end ? --items.end : items.first++;
+    if (run.compare_exchange_weak(packed, Pack(items), std::memory_order_acq_rel,
+                                  std::memory_order_acquire)) {
+      return static_cast<int>(index);
+    }
+  }
+}
 
 }  // namespace
 
-ThreadPool::ThreadPool(int thread_count) {
+ThreadPool::ThreadPool(int thread_count) : runs_(thread_count) {
   SELFSAME_CHECK(thread_count >= 1);
   workers_.reserve(thread_count - 1);
   for (int thread = 1; thread < thread_count; ++thread) {
@@ -48,12 +69,16 @@ void ThreadPool::Run(int count, Task task) {
     return;
   }
   task_ = &task;
-  count_ = count;
   pending_.store(count, std::memory_order_relaxed);
-  const uint64_t call = (state_.load(std::memory_order_relaxed) >> 32) + 1;
+  const auto threads = static_cast<int64_t>(runs_.size());
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const auto first = static_cast<uint32_t>(count * thread / threads);
+    const auto end = static_cast<uint32_t>(count * (thread + 1) / threads);
+    runs_[thread].items.store(Pack({first, end}), std::memory_order_release);
+  }
   // Sequentially consistent with sleeper_count_: either this thread sees the sleeper or the sleeper
-  // sees the work.
-  state_.store(call << 32 | static_cast<uint32_t>(count));
+  // sees the call.
+  call_.fetch_add(1);
   if (sleeper_count_.load() > 0) Wake();
 
   const int done = RunItems(0);
@@ -76,13 +101,12 @@ void ThreadPool::Wake() {
 
 int ThreadPool::RunItems(int thread) {
   int done = 0;
-  uint64_t state = state_.load(std::memory_order_acquire);
-  while (Remaining(state) > 0) {
-    if (state_.compare_exchange_weak(state, state - 1, std::memory_order_acq_rel,
-                                     std::memory_order_acquire)) {
-      (*task_)(count_ - static_cast<int>(Remaining(state)), thread);
+  const int threads = static_cast<int>(runs_.size());
+  for (int offset = 0; offset < threads; ++offset) {
+    std::atomic<uint64_t>& run = runs_[(thread + offset) % threads].items;
+    for (int index = Claim(run, offset > 0); index >= 0; index = Claim(run, offset > 0)) {
+      (*task_)(index, thread);
       ++done;
-      state = state_.load(std::memory_order_acquire);
     }
   }
   return done;
@@ -90,17 +114,16 @@ int ThreadPool::RunItems(int thread) {
 
 void ThreadPool::Work(int thread) {
   while (!stopping_.load(std::memory_order_relaxed)) {
+    const uint32_t call = call_.load(std::memory_order_acquire);
     const int done = RunItems(thread);
-    if (done > 0) {
-      pending_.fetch_sub(done, std::memory_order_acq_rel);
-    }
-    AwaitWork();
+    if (done > 0) pending_.fetch_sub(done, std::memory_order_acq_rel);
+    AwaitCall(call);
   }
 }
 
-void ThreadPool::AwaitWork() {
+void ThreadPool::AwaitCall(uint32_t call) {
   for (int spin = 0; spin < kSpinCount + kYieldCount; ++spin) {
-    if (Remaining(state_.load(std::memory_order_relaxed)) > 0) return;
+    if (call_.load(std::memory_order_relaxed) != call) return;
     if (spin < kSpinCount) {
       Pause();
     } else {
@@ -109,7 +132,7 @@ void ThreadPool::AwaitWork() {
   }
   sleeper_count_.fetch_add(1);
   const uint32_t wake_count = wake_count_.load();
-  if (Remaining(state_.load()) == 0 && !stopping_.load()) wake_count_.wait(wake_count);
+  if (call_.load() == call && !stopping_.load()) wake_count_.wait(wake_count);
   sleeper_count_.fetch_sub(1);
 }
 

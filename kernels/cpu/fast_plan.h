@@ -1,0 +1,27 @@
+#pragma once
+
+// Every choice of the fast schedule: which kernel, how many chains, which splits. Each is the
+// fastest of its candidates as bench/kernels measures them; none looks at anything but shapes,
+// thread count and what the CPU can do.
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace selfsame::cpu {
+
+enum class GemmKernel {
+  kCanonical,  // one chain of multiply-adds a sum
+  kFewRows,    // several chains of multiply-adds a sum
+  kBf16Dot,    // one or more chains of bf16 dot products a sum
+};
+
+struct GemmPlan {
+  GemmKernel kernel = GemmKernel::kCanonical;
+  int chains = 1;
+};
+
+// `has_bf16_dot` as HasBf16Dot(), `lanes` as GemmLanes().
+GemmPlan PlanGemm(int32_t rows, int64_t k, bool has_bf16_dot, int lanes);
+
+}  // namespace selfsame::cpu
