@@ -53,6 +53,8 @@ class VerifierClient::Stream final
   void OpenSession(v1::OpenSession opening) {
     MutexLock lock(mutex_);
     sessions_.insert(opening.session_id());
+    if (first_session_id_ == 0) first_session_id_ = opening.session_id();
+    newest_session_id_ = opening.session_id();
     v1::VerifyRequest request;
     *request.mutable_open_session() = std::move(opening);
     Enqueue(std::move(request));
@@ -134,12 +136,14 @@ class VerifierClient::Stream final
   absl::Status Deliver() {
     switch (response_.message_case()) {
       case v1::VerifyResponse::kVerdict: {
+        RETURN_IF_ERROR(CheckSession(response_.verdict().session_id()));
         ASSIGN_OR_RETURN(Verdict verdict, FromProto(response_.verdict()));
         events_.OnVerdict(index_, std::move(verdict));
         return absl::OkStatus();
       }
       case v1::VerifyResponse::kSessionError: {
         const v1::SessionError& error = response_.session_error();
+        RETURN_IF_ERROR(CheckSession(error.session_id()));
         {
           MutexLock lock(mutex_);
           sessions_.erase(error.session_id());
@@ -151,6 +155,17 @@ class VerifierClient::Stream final
         break;
     }
     return InternalError("sent an empty VerifyResponse");
+  }
+
+  // Answers may come late, for sessions closed meanwhile, but not for sessions never opened here.
+  absl::Status CheckSession(uint64_t session_id) {
+    MutexLock lock(mutex_);
+    if (first_session_id_ != 0 && session_id >= first_session_id_ &&
+        session_id <= newest_session_id_) {
+      return absl::OkStatus();
+    }
+    return InternalError(
+        absl::StrCat("answered for session ", session_id, ", which this stream never opened"));
   }
 
   void Enqueue(v1::VerifyRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -188,7 +203,9 @@ class VerifierClient::Stream final
   Mutex mutex_;
   CondVar done_;
   absl::flat_hash_set<uint64_t> sessions_ ABSL_GUARDED_BY(mutex_);  // open on this stream
-  std::deque<v1::VerifyRequest> unsent_ ABSL_GUARDED_BY(mutex_);    // front: being written
+  uint64_t first_session_id_ ABSL_GUARDED_BY(mutex_) = 0;           // opened here; 0: none yet
+  uint64_t newest_session_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<v1::VerifyRequest> unsent_ ABSL_GUARDED_BY(mutex_);  // front: being written
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -157,6 +157,14 @@ absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) con
                                                 request.params.expected_fingerprint.value_or(""),
                                                 ", the verifier has ", up->info->fingerprint));
   }
+  const bool is_none_fit = std::all_of(
+      verifiers_.begin(), verifiers_.end(),
+      [](const Verifier& verifier) { return absl::IsFailedPrecondition(verifier.last_error); });
+  if (up == verifiers_.end() && is_none_fit && verification.fingerprint.empty()) {
+    // Waiting would not make them fit.
+    return FailedPreconditionError(
+        absl::StrCat("no verifier is fit: ", verifiers_.front().last_error.message()));
+  }
   if (now - *verification.unserved_since < options_.failover_timeout) return absl::OkStatus();
   const absl::Status& why =
       verification.last_error.ok() ? verifiers_.front().last_error : verification.last_error;

@@ -70,7 +70,7 @@ class GenerationSink {
 
 // Opens a session: prefill of prompt and committed tokens on the verifier.
 struct SessionOpening {
-  uint64_t session_id = 0;  // never used again
+  uint64_t session_id = 0;  // never used again; ids rise
   std::vector<int32_t> prompt_token_ids;
   std::vector<int32_t> committed_token_ids;
   float temperature = 0.0f;

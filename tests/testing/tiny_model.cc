@@ -52,12 +52,13 @@ class CheckpointWriter {
     Append(name, shape, Draw(shape, scale, offset));
   }
 
-  void AddNearTies(const std::string& name, int rows, int width, float scale) {
+  void AddNearTies(const std::string& name, int rows, int width, float scale, int group) {
     std::vector<BFloat16> values = Draw({rows, width}, scale, 0.0f);
-    for (int row = 1; row < rows; row += 2) {
+    for (int row = 0; row < rows; ++row) {
+      if (row % group == 0) continue;
       for (int i = 0; i < width; ++i) {
         values[static_cast<size_t>(row * width + i)] =
-            values[static_cast<size_t>((row - 1) * width + i)];
+            values[static_cast<size_t>((row - row % group) * width + i)];
       }
       for (int i = 0; i < 2; ++i) {
         const auto moved = static_cast<size_t>(row * width) +
@@ -168,8 +169,9 @@ void WriteTinyModel(const std::string& dir, const TinyModelOptions& options) {
             absl::StrCat("{\"eos_token_id\":", options.eos_token_id, "}\n"));
   CheckpointWriter writer(options.seed);
   const auto add_vocabulary = [&](const std::string& name) {
-    if (options.near_ties) {
-      writer.AddNearTies(name, options.vocab_size, options.hidden_size, 1.0f);
+    if (options.near_tie_rows > 1) {
+      writer.AddNearTies(name, options.vocab_size, options.hidden_size, 1.0f,
+                         options.near_tie_rows);
     } else {
       writer.Add(name, {options.vocab_size, options.hidden_size}, 1.0f);
     }

@@ -33,10 +33,10 @@ struct TinyModelOptions {
   int head_dim = 16;
   int max_position_embeddings = 2048;
   int eos_token_id = 2;
-  // Every odd row of the head is a copy of the even row before it with few elements moved by one
-  // bf16 step. The two best logits are then nearly tied everywhere, and another order of summation
-  // picks another token.
-  bool near_ties = true;
+  // Rows of the head come in groups of this many, in which all are copies of the first with two
+  // elements moved by one bf16 step. The best logits are then nearly tied everywhere, the more so
+  // the larger the groups, and another order of summation picks another token. 1: no ties.
+  int near_tie_rows = 2;
   uint64_t seed = 1;
 };
 

@@ -1,0 +1,214 @@
+#include "tests/integration/test_client.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "common/rpc/grpc_status.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "selfsame/v1/inference.grpc.pb.h"
+
+namespace selfsame::testing {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+constexpr std::chrono::seconds kUnaryTimeout(60);
+constexpr char kRequestIdKey[] = "x-request-id";
+
+std::shared_ptr<grpc::Channel> CreateChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+void AddChunk(const v1::Chunk& chunk, GenerateResult& answer) {
+  if (!answer.started.has_value() || answer.complete.has_value()) {
+    answer.violation = "a chunk outside of Started and Complete";
+    return;
+  }
+  const int expected = answer.started->prompt_tokens() + static_cast<int>(answer.token_ids.size());
+  if (chunk.token_ids_size() > 0 && chunk.first_position() != expected) {
+    answer.violation =
+        absl::StrCat("chunk at position ", chunk.first_position(), ", expected ", expected);
+  }
+  answer.token_ids.insert(answer.token_ids.end(), chunk.token_ids().begin(),
+                          chunk.token_ids().end());
+  for (const float logprob : chunk.logprobs()) {
+    answer.logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
+  }
+  answer.text += chunk.text();
+}
+
+void AddResponse(const v1::GenerateResponse& response, GenerateResult& answer) {
+  switch (response.event_case()) {
+    case v1::GenerateResponse::kStarted:
+      if (answer.started.has_value()) answer.violation = "started twice";
+      answer.started = response.started();
+      break;
+    case v1::GenerateResponse::kChunk:
+      AddChunk(response.chunk(), answer);
+      break;
+    case v1::GenerateResponse::kComplete:
+      if (answer.complete.has_value()) answer.violation = "complete twice";
+      answer.complete = response.complete();
+      break;
+    case v1::GenerateResponse::EVENT_NOT_SET:
+      answer.violation = "an empty response";
+      break;
+  }
+}
+
+}  // namespace
+
+bool IsSameAnswer(const GenerateResult& a, const GenerateResult& b) {
+  return a.status == b.status && a.token_ids == b.token_ids && a.logprob_bits == b.logprob_bits;
+}
+
+std::string Describe(const GenerateResult& answer) {
+  return absl::StrCat(answer.status.ToString(), ", ", answer.token_ids.size(), " tokens ",
+                      answer.violation);
+}
+
+struct TestClient::Stubs {
+  explicit Stubs(std::shared_ptr<grpc::Channel> shared_channel)
+      : channel(std::move(shared_channel)),
+        inference(v1::Inference::NewStub(channel)),
+        health(Health::NewStub(channel)) {}
+
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Inference::Stub> inference;
+  std::unique_ptr<Health::Stub> health;
+};
+
+TestClient::TestClient(const std::string& address)
+    : stubs_(std::make_unique<Stubs>(CreateChannel(address))) {}
+
+TestClient::~TestClient() = default;
+
+GenerateResult TestClient::Generate(const v1::GenerateRequest& request,
+                                    const CallOptions& options) {
+  grpc::ClientContext context;
+  SetTimeout(context, options.timeout);
+  if (!options.request_id.empty()) context.AddMetadata(kRequestIdKey, options.request_id);
+  GenerateResult answer;
+  const auto reader = stubs_->inference->Generate(&context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+    AddResponse(response, answer);
+    if (response.has_chunk() && options.on_chunk &&
+        !options.on_chunk(static_cast<int>(answer.token_ids.size()))) {
+      context.TryCancel();
+    }
+  }
+  answer.status = FromGrpcStatus(reader->Finish());
+  const auto& metadata = context.GetServerInitialMetadata();
+  if (const auto it = metadata.find(kRequestIdKey); it != metadata.end()) {
+    answer.request_id.assign(it->second.data(), it->second.size());
+  }
+  if (answer.status.ok() && !answer.complete.has_value()) answer.violation = "OK, not complete";
+  return answer;
+}
+
+absl::Status TestClient::GenerateRaw(const std::string& bytes) {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::GenericStub stub(stubs_->channel);
+  grpc::CompletionQueue queue;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/selfsame.v1.Inference/Generate", request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return FromGrpcStatus(status);
+}
+
+absl::StatusOr<v1::TokenizeResponse> TestClient::Tokenize(const v1::TokenizeRequest& request) {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  v1::TokenizeResponse response;
+  const grpc::Status status = stubs_->inference->Tokenize(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> TestClient::Detokenize(
+    const v1::DetokenizeRequest& request) {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  v1::DetokenizeResponse response;
+  const grpc::Status status = stubs_->inference->Detokenize(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> TestClient::GetServerInfo() {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  v1::GetServerInfoResponse response;
+  const grpc::Status status =
+      stubs_->inference->GetServerInfo(&context, v1::GetServerInfoRequest(), &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+absl::StatusOr<bool> TestClient::IsServing(const std::string& name) {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  HealthCheckRequest request;
+  request.set_service(name);
+  HealthCheckResponse response;
+  const grpc::Status status = stubs_->health->Check(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response.status() == HealthCheckResponse::SERVING;
+}
+
+bool TestClient::WaitForHealth(const std::string& name, bool is_serving,
+                               std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  HealthCheckRequest request;
+  request.set_service(name);
+  const auto reader = stubs_->health->Watch(&context, request);
+  HealthCheckResponse response;
+  bool is_as_wanted = false;
+  while (!is_as_wanted && reader->Read(&response)) {
+    is_as_wanted = (response.status() == HealthCheckResponse::SERVING) == is_serving;
+  }
+  context.TryCancel();
+  while (reader->Read(&response)) {
+  }
+  reader->Finish();
+  return is_as_wanted;
+}
+
+bool TestClient::WaitUntilIdle(std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (std::chrono::steady_clock::now() < end) {
+    const auto info = GetServerInfo();
+    if (!info.ok()) return false;
+    if (info->running_requests() + info->waiting_requests() == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace selfsame::testing

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "selfsame/v1/inference.pb.h"
+
+namespace selfsame::testing {
+
+// Everything one Generate call gave.
+struct GenerateResult {
+  absl::Status status;
+  std::string request_id;  // of the initial metadata
+  std::optional<v1::Started> started;
+  std::vector<int32_t> token_ids;
+  std::vector<uint32_t> logprob_bits;
+  std::string text;
+  std::optional<v1::Complete> complete;
+  // What no stream may do: events out of order, positions with gaps. Empty when all is well.
+  std::string violation;
+};
+
+// Token ids and logprob bits, with which determinism is measured.
+bool IsSameAnswer(const GenerateResult& a, const GenerateResult& b);
+// A line for failure messages.
+std::string Describe(const GenerateResult& answer);
+
+struct CallOptions {
+  std::chrono::milliseconds timeout{60000};
+  std::string request_id;  // sent as x-request-id when not empty
+  // Called after each chunk with the tokens received so far; false: cancel the call.
+  std::function<bool(int token_count)> on_chunk;
+};
+
+// A decoder's client; hides gRPC from the tests. Thread safe.
+class TestClient {
+ public:
+  explicit TestClient(const std::string& address);
+  ~TestClient();
+
+  GenerateResult Generate(const v1::GenerateRequest& request, const CallOptions& options = {});
+  // Sends `bytes` as a Generate request, whatever they are.
+  absl::Status GenerateRaw(const std::string& bytes);
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo();
+
+  // What the health service says of `name`; NOT_FOUND for an unknown one.
+  absl::StatusOr<bool> IsServing(const std::string& name);
+  // Watches the health of `name` until it is as wanted; false after `timeout`.
+  bool WaitForHealth(const std::string& name, bool is_serving,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  // Asks until no request is running or waiting; false after `timeout`.
+  bool WaitUntilIdle(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+ private:
+  struct Stubs;
+  std::unique_ptr<Stubs> stubs_;
+};
+
+}  // namespace selfsame::testing
