@@ -35,6 +35,10 @@ std::vector<BFloat16> CancellingRow(uint64_t seed, int32_t width) {
   return row;
 }
 
+bool HasSameBits(const void* a, const void* b, size_t size_bytes) {
+  return std::memcmp(a, b, size_bytes) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(Model& model, int32_t reference_rung,
@@ -119,10 +123,10 @@ absl::StatusOr<bool> GemmProbe::Check(int32_t rung) {
     ASSIGN_OR_RETURN(const Outputs outputs, Multiply(product, rung));
     for (const int32_t row : {0, rung / 2, rung - 1}) {
       const auto offset = static_cast<size_t>(row) * kOutputs;
-      if (std::memcmp(&outputs.rows[offset], product.reference.data(),
-                      kOutputs * sizeof(BFloat16)) != 0 ||
-          std::memcmp(&outputs.logit_rows[offset], product.logit_reference.data(),
-                      kOutputs * sizeof(float)) != 0) {
+      if (!HasSameBits(&outputs.rows[offset], product.reference.data(),
+                       kOutputs * sizeof(BFloat16)) ||
+          !HasSameBits(&outputs.logit_rows[offset], product.logit_reference.data(),
+                       kOutputs * sizeof(float))) {
         return false;
       }
     }

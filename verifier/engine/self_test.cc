@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -98,9 +99,11 @@ int32_t TokenId(uint64_t index, int32_t vocab_size) {
 
 // Block table of a sequence with shared prefix blocks and blocks of its own behind them.
 const int32_t* SelfTest::NewTable(int32_t prefix_length, int32_t own_block_count) {
-  std::vector<int32_t> table;
-  for (int32_t i = 0; i < prefix_length / kKvBlockTokens; ++i) table.push_back(1 + i);
-  for (int32_t i = 0; i < own_block_count; ++i) table.push_back(next_block_++);
+  const int32_t prefix_blocks = prefix_length / kKvBlockTokens;
+  std::vector<int32_t> table(static_cast<size_t>(prefix_blocks + own_block_count));
+  std::iota(table.begin(), table.begin() + prefix_blocks, 1);
+  std::iota(table.begin() + prefix_blocks, table.end(), next_block_);
+  next_block_ += own_block_count;
   return tables_.emplace_back(std::move(table)).data();
 }
 
@@ -278,8 +281,9 @@ std::vector<Probe> MakeProbes(const Model& model) {
                 .logit_count = std::min(logit_count, length),
                 .logits = {},
                 .kv = {}};
+    const auto first = static_cast<uint64_t>(prefix_length);
     for (int32_t i = 0; i < length; ++i) {
-      probe.token_ids.push_back(TokenId(static_cast<uint64_t>(prefix_length + i), vocab_size));
+      probe.token_ids.push_back(TokenId(first + static_cast<uint64_t>(i), vocab_size));
     }
     probes.push_back(std::move(probe));
   };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,7 +16,9 @@ namespace selfsame::verifier {
 struct SessionKey {
   uint64_t stream_id = 0;
   uint64_t session_id = 0;
-  auto operator<=>(const SessionKey&) const = default;
+  bool operator<(const SessionKey& other) const {
+    return std::pair(stream_id, session_id) < std::pair(other.stream_id, other.session_id);
+  }
 };
 
 // A session and its canonical state. The state's length is the settled KV and never reaches the

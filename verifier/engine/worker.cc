@@ -131,6 +131,7 @@ std::vector<StoredSession*> Worker::Waiting() {
 
 std::vector<Demand> Worker::DemandsOf(const std::vector<StoredSession*>& waiting) {
   std::vector<Demand> demands;
+  demands.reserve(waiting.size());
   for (const StoredSession* stored : waiting) {
     const Session& session = stored->session;
     Demand demand{.order = stored->order,
@@ -166,6 +167,7 @@ std::vector<Worker::Run> Worker::PinRuns(const PassPlan& plan,
 absl::Status Worker::Execute(const std::vector<Run>& runs) {
   PassRows rows;
   std::vector<size_t> logit_row_counts;
+  logit_row_counts.reserve(runs.size());
   for (const Run& run : runs) {
     logit_row_counts.push_back(AddRows(*run.session, run.planned.row_count, rows));
   }
