@@ -67,7 +67,7 @@ DecoderEngine::DecoderEngine(const DecoderEngineOptions& options, std::unique_pt
 
 DecoderEngine::~DecoderEngine() { Stop(); }
 
-void DecoderEngine::Start(std::vector<VerifierLink*> links) {
+void DecoderEngine::Start(const std::vector<VerifierLink*>& links) {
   {
     MutexLock lock(mutex_);
     SELFSAME_CHECK(!is_started_);
@@ -75,7 +75,7 @@ void DecoderEngine::Start(std::vector<VerifierLink*> links) {
     verifier_count_ = static_cast<int32_t>(links.size());
   }
   core_ = std::make_unique<EngineCore>(options_.core, *model_, *kv_, tokenizer_, *policy_, clock_,
-                                       std::move(links));
+                                       links);
   thread_ = std::thread([this] { Run(); });
 }
 

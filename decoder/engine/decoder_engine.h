@@ -46,7 +46,7 @@ class DecoderEngine final : public Engine, public VerifierEvents {
 
   // Starts the thread. `links` are the ways to the verifiers, by index; they must outlive the
   // thread (Stop ends it). Once only.
-  void Start(std::vector<VerifierLink*> links);
+  void Start(const std::vector<VerifierLink*>& links);
   // Refuses new requests and waits until all others have ended, or `deadline`. May block.
   void Drain(SteadyTime deadline);
   // Ends the thread; requests that are left get OnError(UNAVAILABLE). Idempotent. May block for a

@@ -18,14 +18,14 @@ void Earliest(std::optional<SteadyTime>& wake, std::optional<SteadyTime> other) 
 
 EngineCore::EngineCore(const CoreOptions& options, Model& model, KvCache& kv,
                        const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
-                       std::vector<VerifierLink*> links)
+                       const std::vector<VerifierLink*>& links)
     : options_(options),
       model_(model),
       tokenizer_(tokenizer),
       clock_(clock),
       blocks_(kv.block_count()),
       runner_(model, kv),
-      sessions_(options.sessions, std::move(links), policy),
+      sessions_(options.sessions, links, policy),
       scheduler_(options.scheduler) {}
 
 EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped")); }
@@ -134,8 +134,7 @@ void EngineCore::PrepareRequests() {
       if (can_have_session && (request.has_started || is_running)) OpenSession(request);
     }
     schedule.is_ready =
-        (can_have_session || is_running) &&
-        request.verification->speculation.WantsCandidate(options_.sessions.window_size);
+        (can_have_session || is_running) && sessions_.WantsCandidate(*request.verification);
     schedule.is_stalled = !can_have_session;
   }
 }

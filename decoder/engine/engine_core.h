@@ -44,7 +44,7 @@ class EngineCore {
  public:
   // All references and links must outlive the core. `kv` is the cache the model runs over.
   EngineCore(const CoreOptions& options, Model& model, KvCache& kv, const Tokenizer& tokenizer,
-             WindowPolicy& policy, const Clock& clock, std::vector<VerifierLink*> links);
+             WindowPolicy& policy, const Clock& clock, const std::vector<VerifierLink*>& links);
   ~EngineCore();
 
   // Events. Ids of requests are never reused; what is unknown or late is ignored.

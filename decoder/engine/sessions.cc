@@ -23,7 +23,7 @@ bool IsWorthARetry(const absl::Status& status) {
 
 }  // namespace
 
-Sessions::Sessions(const SessionOptions& options, std::vector<VerifierLink*> links,
+Sessions::Sessions(const SessionOptions& options, const std::vector<VerifierLink*>& links,
                    WindowPolicy& policy)
     : options_(options), policy_(policy) {
   for (VerifierLink* link : links) {
@@ -209,6 +209,12 @@ void Sessions::Close(Request& request) {
   link->CloseSession(session_id);
 }
 
+bool Sessions::WantsCandidate(const Verification& verification) const {
+  const Speculation& speculation = verification.speculation;
+  return speculation.WantsCandidate(
+      policy_.FullSize(speculation.counters().windows_since_rollback));
+}
+
 void Sessions::CutWindows(SteadyTime now) {
   // Idleness is judged before the first cut, so that all sessions get their share of the next pass.
   std::vector<int32_t> in_flight(verifiers_.size());
@@ -232,7 +238,7 @@ void Sessions::CutWindowsOf(Request& request, bool is_verifier_idle, SteadyTime 
     query.unsubmitted = speculation.unsubmitted_count();
     query.credit = speculation.credit();
     query.has_proposed_end = speculation.has_proposed_end();
-    query.is_paused = !speculation.WantsCandidate(options_.window_size);
+    query.is_paused = !WantsCandidate(verification);
     query.is_verifier_idle = is_verifier_idle;
     query.oldest_age =
         std::chrono::duration_cast<milliseconds>(now - verification.oldest_unsubmitted);

@@ -25,7 +25,8 @@ struct SessionOptions {
 // be closed before it goes.
 class Sessions {
  public:
-  Sessions(const SessionOptions& options, std::vector<VerifierLink*> links, WindowPolicy& policy);
+  Sessions(const SessionOptions& options, const std::vector<VerifierLink*>& links,
+           WindowPolicy& policy);
 
   // Events from verifiers.
 
@@ -54,6 +55,9 @@ class Sessions {
   // Opens the session. REQUIRES: Seek just returned true.
   void Open(Request& request);
   void Close(Request& request);
+  // Whether decoding on is of use: the answer has not come to its end, and not too much waits for
+  // the verifier.
+  bool WantsCandidate(const Verification& verification) const;
   // Submits the windows that are due, of all sessions.
   void CutWindows(SteadyTime now);
 

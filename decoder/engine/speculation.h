@@ -105,8 +105,9 @@ class Speculation {
   bool has_proposed_end() const { return has_proposed_end_; }
   bool has_ended() const { return has_ended_; }
   bool CanAppend() const { return !has_ended_ && !has_proposed_end_; }
-  // Whether decoding on is of use: it stops where the answer may end, and when the candidates
-  // waiting for credit fill every window that could be cut, or one when there is no credit.
+  // Whether decoding on is of use: it stops where the answer may end, and when the unsubmitted
+  // candidates fill every window of `window_size` that could be cut, or one when there is no
+  // credit.
   bool WantsCandidate(int32_t window_size) const;
   const SpeculationCounters& counters() const { return counters_; }
 

@@ -27,6 +27,9 @@ class WindowPolicy {
   // Candidates to submit now as one window; 0: not yet. Must be positive when the request is paused
   // or has a proposed end.
   virtual int32_t Cut(const WindowQuery& query) = 0;
+  // Candidates of a full window of a request whose last so many windows were committed whole. Also
+  // bounds how far decoding runs ahead of the verifier, since all of that is lost in a rollback.
+  virtual int32_t FullSize(int32_t windows_since_rollback) const = 0;
   // After this age Cut gives a window for anything; empty: age plays no part.
   virtual std::optional<std::chrono::milliseconds> max_age() const = 0;
 };
@@ -47,11 +50,10 @@ class AdaptiveWindowPolicy final : public WindowPolicy {
  public:
   explicit AdaptiveWindowPolicy(const WindowOptions& options);
   int32_t Cut(const WindowQuery& query) override;
+  int32_t FullSize(int32_t windows_since_rollback) const override;
   std::optional<std::chrono::milliseconds> max_age() const override { return options_.max_age; }
 
  private:
-  int32_t FullSize(int32_t windows_since_rollback) const;
-
   WindowOptions options_;
 };
 

@@ -197,17 +197,22 @@ TEST_F(DecoderEngineTest, WhatADrainDoesNotFinishIsUnavailable) {
 
 TEST_F(DecoderEngineTest, AVerifierThatFloodsTheInboxIsReset) {
   Create();
-  Start(1);
-  auto before = Submit(TestRequest(1, 20));
-  before->WaitUntilDone();
+  CanonicalVerifier verifier(0, "F");
+  verifier.Attach(engine_.get());
+  verifier.Connect();
   Verdict verdict;
   verdict.session_id = 1 << 20;
-  // The engine reads on meanwhile, so that more than one inbox full may be needed.
-  for (int i = 0; i < 4 * kMaxQueuedVerifierEvents; ++i) engine_->OnVerdict(0, verdict);
-  auto after = Submit(TestRequest(2, 20));
-  after->WaitUntilDone();
-  ASSERT_TRUE(after->complete.has_value()) << after->status;
-  EXPECT_EQ(after->token_ids, TinyWorld::Get().Answer(TestRequest(2, 20)).token_ids);
+  for (int i = 0; i < kMaxQueuedVerifierEvents + 10; ++i) engine_->OnVerdict(0, verdict);
+  engine_->Start({&verifier});
+  {
+    VerifierThread thread(verifier);
+    auto sink = Submit(TestRequest(2, 20));
+    sink->WaitUntilDone();
+    ASSERT_TRUE(sink->complete.has_value()) << sink->status;
+    EXPECT_EQ(sink->token_ids, TinyWorld::Get().Answer(TestRequest(2, 20)).token_ids);
+    engine_->Stop();
+  }
+  EXPECT_EQ(verifier.reset_count, 1);
 }
 
 TEST_F(DecoderEngineTest, OptionsThatDoNotFitAreNamed) {

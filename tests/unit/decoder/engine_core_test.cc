@@ -34,7 +34,9 @@ INSTANTIATE_TEST_SUITE_P(Sizes, WindowSizeTest, ::testing::Values(1, 7, 16, 64))
 TEST_F(CoreTest, TheAnswerDoesNotDependOnWhereWindowsAreCut) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
-    Create({.window_size = 32, .seed = seed, .policy = std::make_unique<RandomWindowPolicy>(seed)});
+    Create({.window_size = 32,
+            .seed = seed,
+            .policy = std::make_unique<RandomWindowPolicy>(seed, 32)});
     RunAndCompare(8, 50);
     ExpectNothingLeft();
   }
@@ -137,6 +139,28 @@ TEST_F(CoreTest, StopTokensEndTheAnswerWhereTheyAreCanonical) {
     rollbacks_before = rollbacks_;
   }
   EXPECT_GT(stopped, 0);
+}
+
+TEST_F(CoreTest, ACandidateThatCompletesAStopStringClosesItsWindow) {
+  // A request whose candidates are all canonical, so that only the stop string can close a window.
+  const int index = 3;
+  GenerationRequest request = TestRequest(index, 60);
+  const auto whole = TinyWorld::Get().Answer(request);
+  const size_t letter = whole.text.find_first_of("abcdefghijklmnopqrstuvwxyz", 40);
+  ASSERT_NE(letter, std::string::npos);
+  request.stop_strings = {whole.text.substr(letter, 1)};
+  Create({.window_size = 64,
+          .policy = std::make_unique<AdaptiveWindowPolicy>(
+              WindowOptions{.first_window_size = 64,
+                            .min_idle_window_size = 64,
+                            .max_age = std::chrono::hours(1)})});
+  auto sink = Submit(request);
+  RunAll({sink});
+  ExpectCanonical(*sink, request);
+  ASSERT_EQ(sink->complete->rollbacks, 0);
+  ASSERT_LT(sink->token_ids.size(), whole.token_ids.size());
+  ASSERT_EQ(verifiers_[0]->windows.size(), 1u);
+  EXPECT_EQ(verifiers_[0]->windows[0].candidate_ids.size(), sink->token_ids.size() - 1);
 }
 
 TEST_F(CoreTest, OneChunkForEachVerdict) {

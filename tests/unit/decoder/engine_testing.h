@@ -169,13 +169,16 @@ class CanonicalVerifier final : public VerifierLink {
 // Cuts at random, from a seed, and takes no notice of age.
 class RandomWindowPolicy final : public WindowPolicy {
  public:
-  explicit RandomWindowPolicy(uint32_t seed) : state_(seed) {}
+  RandomWindowPolicy(uint32_t seed, int32_t window_size)
+      : state_(seed), window_size_(window_size) {}
   int32_t Cut(const WindowQuery& query) override;
+  int32_t FullSize(int32_t) const override { return window_size_; }
   std::optional<std::chrono::milliseconds> max_age() const override { return std::nullopt; }
 
  private:
   uint32_t Below(uint32_t bound);
   uint32_t state_;
+  int32_t window_size_;
 };
 
 }  // namespace selfsame::decoder

@@ -40,6 +40,7 @@ TEST(AdaptiveWindowPolicyTest, WindowsGrowWithEachCommitUpToTheLimit) {
   EXPECT_EQ(policy.Cut(query), 0);
   query.unsubmitted = 16;
   EXPECT_EQ(policy.Cut(query), 16);
+  EXPECT_EQ(policy.FullSize(2), 32);
   query.windows_since_rollback = 1000;
   query.unsubmitted = 63;
   EXPECT_EQ(policy.Cut(query), 0);
