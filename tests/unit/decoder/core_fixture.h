@@ -115,10 +115,18 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     EXPECT_EQ(sink.started->fingerprint, "F");
   }
 
-  // Submits `count` test requests, runs them, and compares each with its canonical answer.
+  // Submits the first `count` test requests.
+  std::vector<std::shared_ptr<RecordingSink>> SubmitMany(int count, int32_t max_tokens) {
+    std::vector<std::shared_ptr<RecordingSink>> sinks(static_cast<size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      sinks[static_cast<size_t>(i)] = Submit(TestRequest(i, max_tokens));
+    }
+    return sinks;
+  }
+
+  // Submits, runs, and compares each request with its canonical answer.
   void RunAndCompare(int count, int32_t max_tokens) {
-    std::vector<std::shared_ptr<RecordingSink>> sinks;
-    for (int i = 0; i < count; ++i) sinks.push_back(Submit(TestRequest(i, max_tokens)));
+    const auto sinks = SubmitMany(count, max_tokens);
     RunAll(sinks);
     for (int i = 0; i < count; ++i) {
       SCOPED_TRACE(i);

@@ -106,9 +106,9 @@ class DecoderEngineTest : public ::testing::Test {
 TEST_F(DecoderEngineTest, DeterministicAnswersAreCanonicalBesideOrdinaryOnes) {
   Create();
   Start(2);
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  std::vector<std::shared_ptr<RecordingSink>> sinks(16);
   for (int i = 0; i < 16; ++i) {
-    sinks.push_back(Submit(i % 4 == 3 ? Ordinary(i, 60) : TestRequest(i, 60)));
+    sinks[static_cast<size_t>(i)] = Submit(i % 4 == 3 ? Ordinary(i, 60) : TestRequest(i, 60));
   }
   for (int i = 0; i < 16; ++i) {
     SCOPED_TRACE(i);
@@ -171,8 +171,8 @@ TEST_F(DecoderEngineTest, AFullQueueIsRefusedWithAHintToTryLater) {
 TEST_F(DecoderEngineTest, DrainRefusesNewRequestsAndLetsTheOthersFinish) {
   Create();
   Start(1);
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (int i = 0; i < 6; ++i) sinks.push_back(Submit(TestRequest(i, 40)));
+  std::vector<std::shared_ptr<RecordingSink>> sinks(6);
+  for (int i = 0; i < 6; ++i) sinks[static_cast<size_t>(i)] = Submit(TestRequest(i, 40));
   engine_->Drain(clock_.Now() + std::chrono::minutes(2));
   for (const auto& sink : sinks) {
     EXPECT_TRUE(sink->is_done());

@@ -213,8 +213,8 @@ TEST_F(CoreTest, NoModelRowsAreTakenWhileTheVerifierIsSilentAndOrdinaryRequestsG
 
 TEST_F(CoreTest, OrdinaryRequestsTakeTheMemoryOfThoseThatHaveLostTheirVerifier) {
   Create({.kv_block_count = BlocksFor(kTestContextLimit)});
-  std::vector<std::shared_ptr<RecordingSink>> stalled;
-  for (int i = 0; i < 3; ++i) stalled.push_back(Submit(TestRequest(5, 100)));  // 66 tokens each
+  std::vector<std::shared_ptr<RecordingSink>> stalled(3);
+  for (auto& sink : stalled) sink = Submit(TestRequest(5, 100));  // prompts of 66 tokens
   RunUntil([&] { return stalled[2]->token_ids.size() >= 2; });
   verifiers_[0]->Disconnect();
   for (int i = 0; i < 100; ++i) StepCore();

@@ -23,11 +23,6 @@ using ::testing::HasSubstr;
 
 class FailoverTest : public CoreTest {
  protected:
-  std::vector<std::shared_ptr<RecordingSink>> SubmitMany(int count, int32_t max_tokens) {
-    std::vector<std::shared_ptr<RecordingSink>> sinks;
-    for (int i = 0; i < count; ++i) sinks.push_back(Submit(TestRequest(i, max_tokens)));
-    return sinks;
-  }
   void ExpectAllCanonical(const std::vector<std::shared_ptr<RecordingSink>>& sinks,
                           int32_t max_tokens) {
     for (size_t i = 0; i < sinks.size(); ++i) {

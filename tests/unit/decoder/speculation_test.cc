@@ -29,8 +29,8 @@ Speculation Make(int32_t max_tokens = 100, int32_t max_inflight_windows = 4) {
 }
 
 std::vector<float> Logprobs(int32_t count) {
-  std::vector<float> logprobs;
-  for (int32_t i = 0; i < count; ++i) logprobs.push_back(-0.25f * static_cast<float>(i + 1));
+  std::vector<float> logprobs(static_cast<size_t>(count));
+  for (size_t i = 0; i < logprobs.size(); ++i) logprobs[i] = -0.25f * static_cast<float>(i + 1);
   return logprobs;
 }
 
