@@ -95,7 +95,7 @@ def markdown(arguments, figures):
         "tokens/s",
         "llama.cpp, ms",
         "tokens/s",
-        "ours is faster by",
+        "llama.cpp / ours",
         "of read bandwidth",
         "canonical, ms",
     ]
