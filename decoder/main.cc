@@ -27,7 +27,7 @@
 #include "decoder/server.h"
 #include "decoder/service.h"
 #include "decoder/verifier_client.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/backend.h"
 
 ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
@@ -35,7 +35,12 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
 ABSL_FLAG(
     std::vector<std::string>, verifiers, {},
     "Verifiers, HOST:PORT each, separated by commas. Without any, deterministic requests fail.");
-ABSL_FLAG(int32_t, threads, 0, "Threads of the forward pass; 0: one for each CPU.");
+ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
+ABSL_FLAG(std::string, gemm_plan_file, "",
+          "CUDA: file in which measured plans of matrix products are kept between runs.");
+ABSL_FLAG(double, class_slack, 0.03,
+          "CUDA: a plan with the verifier's bits is taken when it is at most this share slower.");
+ABSL_FLAG(int32_t, threads, 0, "CPU threads of the forward pass; 0: one for each CPU.");
 ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
 ABSL_FLAG(int32_t, context_limit, 0,
           "Tokens of a request, prompt and output together; 0: the model's limit, at most 8192. "
@@ -109,14 +114,20 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& mode
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  int32_t context_limit) {
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<Ops> ops,
-      CreateCpuOps({.schedule = Schedule::kFast, .thread_count = absl::GetFlag(FLAGS_threads)}));
-  return Model::Load(model_dir,
-                     {.max_rows = absl::GetFlag(FLAGS_max_batch_tokens),
-                      .max_logit_rows = absl::GetFlag(FLAGS_max_batch_size),
-                      .context_limit = context_limit},
-                     std::move(ops));
+  const PassLimits limits = {.max_rows = absl::GetFlag(FLAGS_max_batch_tokens),
+                             .max_logit_rows = absl::GetFlag(FLAGS_max_batch_size),
+                             .context_limit = context_limit};
+  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops,
+                   CreateOps({.device = absl::GetFlag(FLAGS_device),
+                              .schedule = Schedule::kFast,
+                              .thread_count = absl::GetFlag(FLAGS_threads),
+                              .max_rows = limits.max_rows,
+                              .max_logit_rows = limits.max_logit_rows,
+                              .class_slack = absl::GetFlag(FLAGS_class_slack),
+                              .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(model_dir, limits, std::move(ops)));
+  RETURN_IF_ERROR(model->WarmUp());
+  return model;
 }
 
 absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Model> model,

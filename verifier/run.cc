@@ -27,7 +27,10 @@
 ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50052",
           "HOST:PORT to serve on; port 0 takes a free one.");
-ABSL_FLAG(int32_t, threads, 0, "Threads of the forward pass; 0: one for each CPU.");
+ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
+ABSL_FLAG(std::string, gemm_plan_file, "",
+          "CUDA: file in which measured plans of matrix products are kept between runs.");
+ABSL_FLAG(int32_t, threads, 0, "CPU threads of the forward pass; 0: one for each CPU.");
 ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
 ABSL_FLAG(int32_t, context_limit, 0,
           "Tokens of a session, prompt and output together; 0: the model's limit, at most 8192. "
@@ -54,6 +57,8 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
   const int32_t max_wait_ms = absl::GetFlag(FLAGS_max_wait_ms);
   RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
   return StartupOptions{.model_dir = absl::GetFlag(FLAGS_model_dir),
+                        .device = absl::GetFlag(FLAGS_device),
+                        .plan_file = absl::GetFlag(FLAGS_gemm_plan_file),
                         .thread_count = absl::GetFlag(FLAGS_threads),
                         .kv_size_mb = absl::GetFlag(FLAGS_kv_size_mb),
                         .context_limit = absl::GetFlag(FLAGS_context_limit),

@@ -18,7 +18,7 @@
 #include "common/model/model.h"
 #include "decoder/client/counter_random.h"
 #include "decoder/client/flag_parser.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/backend.h"
 
 namespace selfsame::bench {
 namespace {
@@ -27,6 +27,7 @@ constexpr int32_t kMaxBatch = 64;
 
 struct Flags {
   std::string model;
+  std::string device = "cpu";
   std::string schedule = "fast";
   int32_t threads = 0;
   std::string batches = "1,8";
@@ -167,15 +168,17 @@ absl::Status Run(Flags flags) {
     ASSIGN_OR_RETURN(const double bandwidth, MeasureReadBandwidth(flags.threads));
     std::printf("read_gb_per_second %.3f\n", bandwidth / 1e9);
   }
-  ASSIGN_OR_RETURN(
-      auto ops,
-      CreateCpuOps({.schedule = flags.schedule == "fast" ? Schedule::kFast : Schedule::kCanonical,
-                    .thread_count = flags.threads}));
   const int32_t length = std::max(flags.context + flags.steps, flags.prefill) + kKvBlockTokens;
   const int32_t blocks = length / kKvBlockTokens;
   const PassLimits limits{.max_rows = std::max({kMaxBatch, flags.context, flags.prefill}),
                           .max_logit_rows = kMaxBatch,
                           .context_limit = blocks * kKvBlockTokens};
+  ASSIGN_OR_RETURN(auto ops, CreateOps({.device = flags.device,
+                                        .schedule = flags.schedule == "fast" ? Schedule::kFast
+                                                                             : Schedule::kCanonical,
+                                        .thread_count = flags.threads,
+                                        .max_rows = limits.max_rows,
+                                        .max_logit_rows = limits.max_logit_rows}));
   ASSIGN_OR_RETURN(auto model, Model::Load(flags.model, limits, std::move(ops)));
   ASSIGN_OR_RETURN(auto kv, model->CreateKvCache(blocks * kMaxBatch));
   std::printf("weight_bytes %lld\n", static_cast<long long>(WeightBytes(model->config())));
@@ -191,6 +194,7 @@ int Main(const std::vector<std::string>& arguments) {
   client::FlagParser parser("engine_bench --model=DIR [--flag=value ...]",
                             "Times decode steps and a prefill of a model in this process.");
   parser.Add("model", &flags.model, "Hugging Face directory");
+  parser.Add("device", &flags.device, "cpu, cuda or cuda:N");
   parser.Add("schedule", &flags.schedule, "fast or canonical");
   parser.Add("threads", &flags.threads, "0: one for each CPU");
   parser.Add("batches", &flags.batches, "batch sizes of the decode steps");

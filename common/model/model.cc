@@ -140,6 +140,21 @@ void Model::MlpBlock(const LayerWeights& layer, int32_t rows) {
   ops_->ReduceRanks(Rows(projected_), int64_t{rows} * config_.hidden_size);
 }
 
+absl::Status Model::WarmUp() {
+  ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> kv, CreateKvCache(1));
+  const int32_t zero = 0;
+  const SequenceRows sequence{
+      .first_row = 0, .row_count = 1, .first_position = 0, .block_table = &zero};
+  const SampleRow greedy;
+  SampledToken sampled;
+  return Run({.row_count = 1,
+              .token_ids = {&zero, 1},
+              .positions = {&zero, 1},
+              .sequences = {&sequence, 1},
+              .logit_rows = {&zero, 1}},
+             *kv, {&greedy, 1}, {&sampled, 1});
+}
+
 std::vector<float> Model::CopyLogits(int32_t logit_rows) {
   SELFSAME_CHECK(logit_rows <= limits_.max_logit_rows);
   std::vector<float> logits(static_cast<size_t>(logit_rows) *

@@ -40,6 +40,9 @@ class Model {
   absl::Status Run(const Pass& pass, KvCache& kv, std::span<const SampleRow> sampling,
                    std::span<SampledToken> out);
 
+  // Runs one row, so that a device measures and loads what it needs before the first request.
+  absl::Status WarmUp();
+
   // The logits of the latest pass: [logit_rows, vocab_size], copied to host memory.
   std::vector<float> CopyLogits(int32_t logit_rows);
 

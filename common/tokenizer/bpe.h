@@ -50,7 +50,7 @@ class BpeModel {
   };
 
   // Returns InvalidArgumentError naming the entry at fault ("merges[3]").
-  static absl::StatusOr<BpeModel> Create(const BpeSpec& spec);
+  static absl::StatusOr<BpeModel> Create(BpeSpec spec);
 
   // Appends the tokens of `word` (raw bytes) to `ids`: of all neighbouring pairs with a merge the
   // strongest is merged first, the leftmost of equals, until none is left. O(n log n) in the length
@@ -70,7 +70,7 @@ class BpeModel {
   using Merge = Scratch::Merge;
 
   BpeModel() = default;
-  absl::Status AddVocabulary(const std::vector<std::pair<std::string, int32_t>>& vocabulary);
+  absl::Status AddVocabulary(std::vector<std::pair<std::string, int32_t>> vocabulary);
   absl::Status AddMerges(const std::vector<std::pair<std::string, std::string>>& merges);
   Merge FindMerge(int32_t left, int32_t right) const;
   void SplitToBytes(std::string_view word, std::vector<int32_t>* ids) const;

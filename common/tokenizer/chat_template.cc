@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/errors.h"
 #include "common/sha256.h"
 #include "common/tokenizer/utf8.h"
@@ -40,19 +41,13 @@ std::string Squeeze(std::string_view text) {
     } else if (in_tag && (c == '\'' || c == '"')) {
       quote = c;
       result += '\'';
-    } else if (in_tag && text.substr(i, 5) == ".role") {
-      result += "['role']";
-      i += 4;
-    } else if (in_tag && text.substr(i, 8) == ".content") {
-      result += "['content']";
-      i += 7;
     } else if (c != ' ' && c != '\n' && c != '\r' && c != '\t') {
       if (pair == "{{" || pair == "{%") in_tag = true;
       if (pair == "}}" || pair == "%}") in_tag = false;
       result += c;
     }
   }
-  return result;
+  return absl::StrReplaceAll(result, {{".role", "['role']"}, {".content", "['content']"}});
 }
 
 bool Contains(std::string_view text, std::string_view part) {
@@ -80,35 +75,27 @@ constexpr std::string_view kLlama31Parts[] = {
 constexpr std::string_view kChatMlMessage =
     "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'+'\n'";
 constexpr std::string_view kChatMlAnswer = "'<|im_start|>assistant\n'";
-constexpr std::string_view kQwen3Answer =
-    "'<|im_start|>assistant\n'}}{%-ifenable_thinkingisdefinedandenable_thinkingisfalse%}"
-    "{{-'<think>\n\n</think>\n\n'}}{%-endif%}{%-endif%}";
 constexpr std::string_view kQwen3Parts[] = {
     "'<|im_start|>system\n'+messages[0]['content']+'<|im_end|>\n'",
     "ifloop.index0>ns.last_query_index",
     "ifloop.lastor(notloop.lastandreasoning_content)",
     "'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content.lstrip('\n')",
-    kQwen3Answer,
+    "'<|im_start|>assistant\n'}}{%-ifenable_thinkingisdefinedandenable_thinkingisfalse%}"
+    "{{-'<think>\n\n</think>\n\n'}}{%-endif%}{%-endif%}",
 };
-constexpr std::string_view kNotChatMl[] = {"|trim",           ".strip(",           "<think>",
-                                           "enable_thinking", "reasoning_content", "date_string",
-                                           "strftime"};
+constexpr std::string_view kNotChatMl[] = {"|trim", ".strip(", "think", "date_string", "strftime"};
 
 constexpr std::string_view kDefaultSystemStart = "'<|im_start|>system\n";
 constexpr std::string_view kDefaultSystemEnd = "<|im_end|>\n'";
 
-// Finds the literal system turns of a squeezed ChatML template. False when they are ambiguous, or
-// made of anything else than a literal or the given message.
+// Finds the literal system turns of a squeezed ChatML template. False when they are ambiguous.
 bool FindDefaultSystem(std::string_view squeezed, std::optional<std::string>* message) {
   for (size_t at = squeezed.find(kDefaultSystemStart); at != std::string_view::npos;
        at = squeezed.find(kDefaultSystemStart, at + 1)) {
     const std::string_view rest = squeezed.substr(at + kDefaultSystemStart.size());
     const std::string_view literal = rest.substr(0, rest.find('\'') + 1);
-    const std::string_view after = rest.substr(literal.size());
-    // The given message, or the tools, which nobody can send.
-    const bool is_given = after.starts_with("+messages[0]['content']") || after.starts_with("}}");
-    if (literal == "'" && is_given) continue;
-    if (!literal.ends_with(kDefaultSystemEnd) || Contains(literal, "\\")) return false;
+    if (!literal.ends_with(kDefaultSystemEnd)) continue;  // goes on with the given message
+    if (Contains(literal, "\\")) return false;
     std::string found(literal.substr(0, literal.size() - kDefaultSystemEnd.size()));
     if (message->has_value() && **message != found) return false;
     *message = std::move(found);

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view mode
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(std::string_view json) {
   ASSIGN_OR_RETURN(TokenizerSpec spec, ParseTokenizerJson(json));
-  ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::Create(spec.bpe));
+  ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::Create(std::move(spec.bpe)));
   std::unique_ptr<Tokenizer> tokenizer(
       new Tokenizer(std::move(bpe), PreTokenizer(std::move(spec.pre_tokenizer_steps)),
                     MatcherOf(spec.added_tokens, /*is_normalized=*/false, spec.has_nfc),
@@ -95,7 +95,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(std::string_view js
 
 absl::Status Tokenizer::AddVocabulary(const std::vector<AddedToken>& added_tokens) {
   std::vector<std::string> spellings;
-  spellings.reserve(bpe_.id_limit() + added_tokens.size());
   for (int32_t id = 0; id < bpe_.id_limit(); ++id) spellings.push_back(bpe_.spelling(id));
   is_special_.resize(spellings.size());
   for (size_t i = 0; i < added_tokens.size(); ++i) {

@@ -100,6 +100,7 @@ class CudaOps final : public Ops {
   }
 
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(size_t size_bytes) override {
+    UseDevice();
     ASSIGN_OR_RETURN(Memory memory, Memory::Create(size_bytes));
     RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(memory.data(), 0, size_bytes, stream_.get()),
                              "zeroing device memory"));
@@ -109,6 +110,7 @@ class CudaOps final : public Ops {
 
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackMatrix(
       std::span<const MatrixPart> parts) override {
+    UseDevice();
     return UploadMatrix(parts, stream_.get());
   }
 
@@ -128,6 +130,7 @@ class CudaOps final : public Ops {
     SELFSAME_CHECK(!pass_.has_value());
     SELFSAME_CHECK(pass.row_count <= options_.max_rows &&
                    static_cast<int32_t>(pass.logit_rows.size()) <= options_.max_logit_rows);
+    UseDevice();
     pass_ = pass;
     Note(pass_buffers_.Upload(pass, shape_.has_value() ? &*shape_ : nullptr, stream_.get()));
   }
@@ -270,6 +273,9 @@ class CudaOps final : public Ops {
     SELFSAME_CHECK(pass_.has_value());
     return pass_buffers_.view();
   }
+
+  // The current device belongs to the thread, and the caller's may be a new one.
+  void UseDevice() { Note(cudaSetDevice(options_.device), "selecting the device"); }
 
   // Keeps the first error; it is what the next EndPass returns.
   void Note(const absl::Status& status) { status_.Update(status); }

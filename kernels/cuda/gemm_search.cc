@@ -156,10 +156,12 @@ std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule) {
   std::vector<int32_t> rungs;
   // Fewer than 8 rows cost what 8 cost; only the fast schedule may run them with other kernels.
   const int32_t first = schedule == Schedule::kFast ? 1 : 8;
+  // The verifier's rungs have a step between powers of two from 16 on.
+  const int32_t first_between = schedule == Schedule::kFast ? 128 : 16;
   for (int32_t rows = first; rows < max_rows; rows *= 2) {
     rungs.push_back(rows);
     const int32_t between = rows / 2 * 3;
-    if (rows >= 128 && between < max_rows) rungs.push_back(between);
+    if (rows >= first_between && between < max_rows) rungs.push_back(between);
   }
   rungs.push_back(max_rows);
   return rungs;

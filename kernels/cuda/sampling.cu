@@ -84,6 +84,7 @@ __device__ uint64_t BlockMax(uint64_t value, Shared& shared) {
 
 __device__ uint64_t FindMax(const float* logits, int32_t vocab, Shared& shared) {
   uint64_t best = 0;
+#pragma unroll 8
   for (int32_t token = static_cast<int32_t>(threadIdx.x); token < vocab; token += kThreads) {
     const uint64_t key = OrderKey(Finite(logits[token]), token);
     best = key > best ? key : best;
@@ -99,6 +100,7 @@ __device__ float LogSumExp(const Row& row, Shared& shared) {
        slice += kWarps) {
     const int32_t end = min((slice + 1) * kSliceTokens, row.vocab);
     float sum = 0.0f;
+#pragma unroll 8
     for (int32_t token = slice * kSliceTokens + lane; token < end; token += kWarpSize) {
       sum = sum + Exp(Finite(row.logits[token]) - row.max);
     }

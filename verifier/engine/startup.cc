@@ -9,7 +9,7 @@
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/process/flags.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/backend.h"
 #include "verifier/engine/fingerprint.h"
 #include "verifier/engine/pass_builder.h"
 #include "verifier/engine/self_test.h"
@@ -49,10 +49,14 @@ absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolic
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
   ASSIGN_OR_RETURN(const int32_t context_limit,
                    ResolveContextLimit(options.context_limit, config.max_position_embeddings));
-  ASSIGN_OR_RETURN(auto ops, CreateCpuOps({.schedule = Schedule::kCanonical,
-                                           .thread_count = options.thread_count}));
-  const std::string arithmetic_id = ops->ArithmeticId();
   const int32_t max_rows = options.verify_batch_size * options.window_size;
+  ASSIGN_OR_RETURN(auto ops, CreateOps({.device = options.device,
+                                        .schedule = Schedule::kCanonical,
+                                        .thread_count = options.thread_count,
+                                        .max_rows = max_rows,
+                                        .max_logit_rows = max_rows,
+                                        .plan_file = options.plan_file}));
+  const std::string arithmetic_id = ops->ArithmeticId();
   const PassLimits limits{
       .max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit};
   VerifierParts parts;

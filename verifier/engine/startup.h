@@ -14,9 +14,11 @@ namespace selfsame::verifier {
 
 struct StartupOptions {
   std::string model_dir;
-  int32_t thread_count = 0;   // 0: one for each CPU
-  int32_t kv_size_mb = 0;     // of all sessions together
-  int32_t context_limit = 0;  // 0: the default, see ResolveContextLimit
+  std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
+  std::string plan_file = {};  // see BackendOptions
+  int32_t thread_count = 0;    // CPU; 0: one for each CPU
+  int32_t kv_size_mb = 0;      // of all sessions together
+  int32_t context_limit = 0;   // 0: the default, see ResolveContextLimit
   // A pass has at most verify_batch_size * window_size rows.
   int32_t verify_batch_size = 0;
   int32_t window_size = 0;  // most candidates of a window
@@ -30,7 +32,7 @@ struct VerifierParts {
   std::unique_ptr<Worker> worker;  // uses the model
 };
 
-// Loads the model under the canonical schedule on the CPU, runs the self-test and computes the
+// Loads the model under the canonical schedule, runs the self-test and computes the
 // fingerprint. `policy` decides windows. Errors: a bad model directory, INVALID_ARGUMENT for a flag
 // out of range, FAILED_PRECONDITION when the self-test leaves no rung that holds a window.
 absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy);

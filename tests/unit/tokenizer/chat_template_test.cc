@@ -74,15 +74,6 @@ TEST(ChatTemplateTest, LayoutQuotesAndNotationDoNotMatter) {
   EXPECT_NE(chat->digest(), Recognize("smollm2").digest());
 }
 
-TEST(ChatTemplateTest, TheDefaultSystemMessageIsTakenAsItStands) {
-  const std::string text = absl::StrReplaceAll(TemplateText("smollm2"),
-                                               {{"You are a", "# {%x%}  Mind .role, \\n think"}});
-  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Recognize(text, "");
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_THAT(chat->default_system_message().value_or(""),
-              testing::StartsWith("# {%x%}  Mind .role, \n think"));
-}
-
 TEST(ChatTemplateTest, TheDigestIsOfTheText) {
   EXPECT_EQ(Recognize("qwen3").digest(), Sha256().Update(TemplateText("qwen3")).HexDigest());
 }
@@ -98,8 +89,6 @@ TEST(ChatTemplateTest, UnknownTemplatesAreRefused) {
            std::string("{{ messages }}"),
            std::string("[INST] {{ messages[0].content }} [/INST]"),
            altered("smollm2", "message['content'] +", "message['content'] | trim +"),
-           altered("smollm2", "You are a helpful", "' + persona + '"),
-           altered("smollm2", "You are a helpful", "I\\'m a helpful"),
            altered("chatml", "\"<|im_start|>assistant\\n\"", "\"<|im_start|>assistant\\n<think>\""),
            altered("qwen3", "{{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}",
                    "{{- '' }}\n    {%- else %}{{- '<think>\\n' }}{%- endif %}"),

@@ -1,0 +1,117 @@
+// How a pass is cut into attention work. Host code: runs without a device.
+
+#include "kernels/cuda/attention_work.h"
+
+#include <numeric>
+#include <set>
+
+#include "gtest/gtest.h"
+
+namespace selfsame::cuda {
+namespace {
+
+const AttentionShape kShape = {.head_count = 32, .kv_head_count = 8, .head_dim = 128};
+
+struct Sequence {
+  int32_t first_row;
+  int32_t row_count;
+  int32_t first_position;
+};
+
+AttentionWork Build(const std::vector<Sequence>& sequences, int32_t rows,
+                    const AttentionLimits& limits) {
+  std::vector<SequenceRows> views;
+  std::vector<int32_t> offsets;
+  for (const Sequence& sequence : sequences) {
+    views.push_back({.first_row = sequence.first_row,
+                     .row_count = sequence.row_count,
+                     .first_position = sequence.first_position});
+    offsets.push_back(static_cast<int32_t>(offsets.size()) * 1000);
+  }
+  Pass pass;
+  pass.row_count = rows;
+  pass.sequences = views;
+  AttentionWork work;
+  BuildAttentionWork(pass, offsets, kShape, limits, work);
+  return work;
+}
+
+// Every row and key is in exactly one item, and every partial row in one item and one merge.
+void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequences, int32_t rows,
+                int32_t max_partial_rows) {
+  std::vector<int64_t> keys(static_cast<size_t>(rows), 0);
+  std::vector<int> places(static_cast<size_t>(rows), 0);
+  std::set<int32_t> partial_rows;
+  for (const AttentionItem& item : work.items) {
+    ASSERT_LE(item.row_count * 4, kAttentionTileQueries);
+    ASSERT_EQ(item.first_key % work.split_keys, 0);
+    for (int32_t i = 0; i < item.row_count; ++i) {
+      const auto row = static_cast<size_t>(item.first_row + i);
+      ++places[row];
+      if (item.first_position >= 0) keys[row] += item.end_key - item.first_key;
+      if (item.partial_row < 0) continue;
+      ASSERT_LE(item.end_key - item.first_key, work.split_keys);
+      ASSERT_LT(item.partial_row + i, max_partial_rows);
+      ASSERT_TRUE(partial_rows.insert(item.partial_row + i).second);
+    }
+  }
+  for (const int count : places) ASSERT_GE(count, 1);
+  for (const Sequence& sequence : sequences) {
+    for (int32_t i = 0; i < sequence.row_count; ++i) {
+      ASSERT_GE(keys[static_cast<size_t>(sequence.first_row + i)], sequence.first_position + i + 1);
+    }
+  }
+  size_t merged = 0;
+  for (const AttentionMerge& merge : work.merges) {
+    for (int32_t split = 0; split < merge.split_count; ++split) {
+      ASSERT_TRUE(partial_rows.contains(merge.partial_row + split * merge.stride));
+      ++merged;
+    }
+  }
+  EXPECT_EQ(merged, partial_rows.size());
+}
+
+TEST(AttentionWorkTest, CoversEveryRowOnceUnderBothSchedules) {
+  const std::vector<Sequence> sequences = {
+      {2, 1, 2000}, {3, 40, 0}, {50, 9, 505}, {59, 33, 1500}, {92, 1, 0}};
+  for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
+    for (const int32_t max_partial_rows : {0, 10, 4096}) {
+      const AttentionLimits limits = {schedule, 132, max_partial_rows};
+      CheckCover(Build(sequences, 100, limits), sequences, 100, max_partial_rows);
+    }
+  }
+}
+
+TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
+  const AttentionLimits limits = {Schedule::kCanonical, 132, 4096};
+  const AttentionWork lone = Build({{0, 1, 1999}}, 1, limits);
+  EXPECT_EQ(lone.items.size(), 4u);
+  EXPECT_EQ(lone.merges.size(), 1u);
+  EXPECT_FALSE(lone.has_whole_items);
+  std::vector<Sequence> many;
+  for (int32_t i = 0; i < 200; ++i) many.push_back({i, 1, 1999});
+  const AttentionWork crowd = Build(many, 200, limits);
+  EXPECT_EQ(crowd.items.size(), 200u);
+  EXPECT_TRUE(crowd.merges.empty());
+}
+
+TEST(AttentionWorkTest, TheCanonicalScheduleNeverChangesWhereSplitsEnd) {
+  for (const int32_t rows : {1, 5, 64}) {
+    const AttentionLimits canonical = {Schedule::kCanonical, 132, 4096};
+    EXPECT_EQ(Build({{0, rows, 700}}, rows, canonical).split_keys, kCanonicalSplitKeys);
+  }
+  const AttentionLimits fast = {Schedule::kFast, 132, 4096};
+  EXPECT_LT(Build({{0, 1, 700}}, 1, fast).split_keys, kCanonicalSplitKeys);
+}
+
+TEST(AttentionWorkTest, PaddingRowsGetItemsOfTheirOwn) {
+  const AttentionWork work = Build({{3, 2, 0}}, 40, {Schedule::kCanonical, 132, 4096});
+  int32_t padding = 0;
+  for (const AttentionItem& item : work.items) {
+    if (item.first_position < 0) padding += item.row_count;
+  }
+  EXPECT_EQ(padding, 38);
+}
+
+}  // namespace
+}  // namespace selfsame::cuda

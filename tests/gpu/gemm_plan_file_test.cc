@@ -1,0 +1,96 @@
+// Plans of matrix products on disk. Host code: runs without a device.
+
+#include "kernels/cuda/gemm_plan_file.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace selfsame::cuda {
+namespace {
+
+class GemmPlanFileTest : public ::testing::Test {
+ protected:
+  GemmPlanFileTest()
+      : path_(std::filesystem::path(::testing::TempDir()) / "selfsame_plan_file_test.json") {
+    std::filesystem::remove(path_);
+  }
+  ~GemmPlanFileTest() override { std::filesystem::remove(path_); }
+
+  std::filesystem::path path_;
+};
+
+GemmPlanKey Key(int64_t n) {
+  return {.scope = "device",
+          .shape = {.n = n, .k = 64},
+          .options = {.schedule = Schedule::kCanonical, .class_slack = 0.0, .rungs = {8, 16}}};
+}
+
+std::vector<GemmPlan> Plans() {
+  std::vector<GemmPlan> plans(2);
+  plans[0] = {.rows = 8, .algorithm = {}, .is_in_class = true, .time_us = 2.5f, .best_time_us = 2};
+  plans[1] = {.rows = 16, .algorithm = {}, .is_in_class = true, .time_us = 3, .best_time_us = 3};
+  plans[1].algorithm.data[0] = 0x0123456789abcdef;
+  return plans;
+}
+
+TEST_F(GemmPlanFileTest, PlansComeBackAndOthersStay) {
+  ASSERT_TRUE(SavePlans(path_, Key(32), Plans()).ok());
+  ASSERT_TRUE(SavePlans(path_, Key(48), {Plans()[0]}).ok());
+  const auto loaded = LoadPlans(path_, Key(32));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ASSERT_TRUE(loaded->has_value());
+  ASSERT_EQ((*loaded)->size(), 2u);
+  EXPECT_EQ((**loaded)[1].rows, 16);
+  EXPECT_EQ((**loaded)[1].algorithm.data[0], 0x0123456789abcdefu);
+  EXPECT_EQ((**loaded)[0].time_us, 2.5f);
+  EXPECT_TRUE((**loaded)[0].is_in_class);
+}
+
+TEST_F(GemmPlanFileTest, AnotherScopeShapeOrLadderFindsNothing) {
+  ASSERT_TRUE(SavePlans(path_, Key(32), Plans()).ok());
+  GemmPlanKey scope = Key(32);
+  scope.scope = "another library";
+  GemmPlanKey rungs = Key(32);
+  rungs.options.rungs = {8, 16, 32};
+  GemmPlanKey schedule = Key(32);
+  schedule.options.schedule = Schedule::kFast;
+  for (const GemmPlanKey& key : {scope, rungs, schedule, Key(33)}) {
+    const auto loaded = LoadPlans(path_, key);
+    ASSERT_TRUE(loaded.ok());
+    EXPECT_FALSE(loaded->has_value());
+  }
+}
+
+TEST_F(GemmPlanFileTest, AMissingFileIsEmpty) {
+  const auto loaded = LoadPlans(path_, Key(32));
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_FALSE(loaded->has_value());
+}
+
+TEST_F(GemmPlanFileTest, MalformedFilesAreErrorsThatNameThem) {
+  ASSERT_TRUE(SavePlans(path_, Key(32), Plans()).ok());
+  std::string text;
+  std::getline(std::ifstream(path_), text, '\0');
+  const std::string good_hex = "efcdab89";
+  const std::string bad_hex = std::string(text).replace(text.find(good_hex), 8, "zzzzzzzz");
+  const std::string bad_rows =
+      std::string(text).replace(text.find("\"rows\": 16"), 10, "\"rows\": 8");
+  for (const std::string& content :
+       {std::string("{"), std::string("[]"), std::string("{\"version\": 2, \"entries\": []}"),
+        std::string("{\"version\": 1, \"entries\": 3}"), bad_hex, bad_rows}) {
+    std::ofstream(path_) << content;
+    const auto loaded = LoadPlans(path_, Key(32));
+    EXPECT_FALSE(loaded.ok()) << content;
+    EXPECT_THAT(std::string(loaded.status().message()), ::testing::HasSubstr(path_.string()));
+  }
+}
+
+TEST_F(GemmPlanFileTest, AFolderThatIsNotThereIsAnError) {
+  EXPECT_FALSE(SavePlans("/nonexistent/plans.json", Key(32), Plans()).ok());
+}
+
+}  // namespace
+}  // namespace selfsame::cuda
