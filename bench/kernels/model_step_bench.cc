@@ -114,6 +114,7 @@ void StepArgs(benchmark::internal::Benchmark* benchmark) {
         benchmark->Args({canonical, threads, sequences, 1, 128});
       }
       benchmark->Args({canonical, threads, 1, 1, 2048});
+      benchmark->Args({canonical, threads, 8, 1, 1024});
       benchmark->Args({canonical, threads, 8, 16, 128});
       benchmark->Args({canonical, threads, 1, 512, 0});
     }

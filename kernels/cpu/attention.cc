@@ -27,37 +27,71 @@ constexpr int kTileQueries = 4;
 constexpr int kScoreBlocks = kLanes == 16 ? 4 : 1;
 constexpr int kOutputVectors = kLanes == 8 ? 2 : 4;
 
-// Views into a thread's scratch. q counts queries: row-major over (row, head of the group).
-struct Views {
-  float* q;           // [queries, head_dim]
-  uint32_t* keys;     // [head_dim / 2][64]: words of two neighbouring dimensions, the even one low
-  float* scores;      // [queries, 64]; then probabilities
-  float* max;         // [queries]
-  float* sums;        // [queries, 16]
-  float* output;      // [queries, head_dim]
-  float* merged_max;  // [queries]
-  float* merged_sum;  // [queries]
-  float* merged_output;  // [queries, head_dim]
+// exp of one float, inside vector code: the scalar function would call a library for its fused
+// multiply-adds.
+HWY_INLINE float ExpOfOne(float x) { return hn::GetLane(ExpVector(hn::Set(FloatTag(), x))); }
+
+// What scanning keys leaves of each query; one contiguous piece of memory.
+struct SplitState {
+  float* max;     // [queries]
+  float* sum;     // [queries]
+  float* output;  // [queries, head_dim]
 };
 
-Views MakeViews(const AttentionScratch& scratch, int32_t queries, int32_t head_dim) {
-  Views views;
-  float* next = scratch.data;
-  const auto take = [&next](int64_t count) {
-    float* taken = next;
-    next += (count + kVirtualLanes - 1) / kVirtualLanes * kVirtualLanes;
+constexpr int64_t RoundUpToVector(int64_t count) {
+  return (count + kVirtualLanes - 1) / kVirtualLanes * kVirtualLanes;
+}
+
+int64_t StateFloats(int32_t queries, int32_t head_dim) {
+  return 2 * RoundUpToVector(queries) + int64_t{queries} * head_dim;
+}
+
+SplitState MakeState(float* floats, int32_t queries) {
+  const int64_t padded = RoundUpToVector(queries);
+  return {floats, floats + padded, floats + 2 * padded};
+}
+
+// Views into a thread's scratch. Queries are the rows × heads of a task, row-major.
+struct Views {
+  float* q;        // [queries, head_dim]
+  uint32_t* keys;  // [head_dim / 2][64]: words of two neighbouring dimensions, the even one low
+  float* scores;   // [queries, 64]; then probabilities
+  float* lanes;    // [queries, 16]: sums of probabilities
+  SplitState split;
+  SplitState merged;
+};
+
+Views MakeViews(float* floats, int32_t queries, int32_t head_dim) {
+  const auto take = [&floats](int64_t count) {
+    float* taken = floats;
+    floats += RoundUpToVector(count);
     return taken;
   };
+  Views views;
   views.q = take(int64_t{queries} * head_dim);
   views.keys = reinterpret_cast<uint32_t*>(take(int64_t{head_dim} / 2 * kTileKeys));
   views.scores = take(int64_t{queries} * kTileKeys);
-  views.max = take(queries);
-  views.sums = take(int64_t{queries} * kVirtualLanes);
-  views.output = take(int64_t{queries} * head_dim);
-  views.merged_max = take(queries);
-  views.merged_sum = take(queries);
-  views.merged_output = take(int64_t{queries} * head_dim);
+  views.lanes = take(int64_t{queries} * kVirtualLanes);
+  views.split = MakeState(take(StateFloats(queries, head_dim)), queries);
+  views.merged = MakeState(take(StateFloats(queries, head_dim)), queries);
   return views;
+}
+
+// Adds the state of the next split of a query to what earlier ones left.
+HWY_INLINE void MergeQuery(const SplitState& next, int32_t query, int32_t head_dim,
+                           const SplitState& merged) {
+  const FloatTag d;
+  const float max = std::max(merged.max[query], next.max[query]);
+  const float before = ExpOfOne(merged.max[query] - max);
+  const float now = ExpOfOne(next.max[query] - max);
+  merged.max[query] = max;
+  merged.sum[query] = std::fma(next.sum[query], now, merged.sum[query] * before);
+  float* output = merged.output + int64_t{query} * head_dim;
+  const float* added = next.output + int64_t{query} * head_dim;
+  for (int32_t i = 0; i < head_dim; i += kLanes) {
+    const FloatVec scaled = hn::Mul(hn::Load(d, output + i), hn::Set(d, before));
+    hn::Store(hn::MulAdd(hn::Load(d, added + i), hn::Set(d, now), scaled), d, output + i);
+  }
 }
 
 // Transposes a block of 16 keys, [16][head_dim] bf16, to columns of `keys`, 4 × 4 words at a time.
@@ -122,34 +156,33 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int32_t head_dim, float s
 
 // Turns a query's scores into probabilities against its running max, and updates max and sums. Keys
 // from `key_count` (1 to 64) on are treated as absent. Returns alpha.
-HWY_INLINE float Softmax(int32_t key_count, float* scores, float* max, float* sums) {
+HWY_INLINE float Softmax(int32_t key_count, float* HWY_RESTRICT scores, float* max,
+                         float* HWY_RESTRICT sums) {
   const FloatTag d;
   constexpr int kTileVectors = kTileKeys / kLanes;
   const FloatVec absent = hn::Set(d, -std::numeric_limits<float>::infinity());
+  FloatVec score[kTileVectors];
   FloatVec tile_max = absent;
-  const int vectors = (key_count + kLanes - 1) / kLanes;
-  for (int v = 0; v < vectors; ++v) {
-    FloatVec score = hn::Load(d, scores + v * kLanes);
-    if (key_count < (v + 1) * kLanes) {
-      score = hn::IfThenElse(hn::FirstN(d, key_count - v * kLanes), score, absent);
-      hn::Store(score, d, scores + v * kLanes);
-    }
-    tile_max = hn::Max(tile_max, score);
-  }
-  const float new_max = std::max(*max, hn::GetLane(hn::MaxOfLanes(d, tile_max)));
-  const float alpha = Exp(*max - new_max);
-  *max = new_max;
-  for (int v = 0; v < kVectors; ++v) {
-    hn::Store(hn::Mul(hn::Load(d, sums + v * kLanes), hn::Set(d, alpha)), d, sums + v * kLanes);
-  }
   for (int v = 0; v < kTileVectors; ++v) {
-    if (v >= vectors) break;
-    const FloatVec p = ExpVector(hn::Sub(hn::Load(d, scores + v * kLanes), hn::Set(d, new_max)));
-    hn::Store(p, d, scores + v * kLanes);
-    float* lanes = sums + v % kVectors * kLanes;
-    hn::Store(hn::Add(hn::Load(d, lanes), p), d, lanes);
+    score[v] = hn::Load(d, scores + v * kLanes);
+    if (key_count < (v + 1) * kLanes) {
+      const int32_t present = std::max(0, key_count - v * kLanes);
+      score[v] = hn::IfThenElse(hn::FirstN(d, present), score[v], absent);
+    }
+    tile_max = hn::Max(tile_max, score[v]);
   }
-  return alpha;
+  const FloatVec new_max = hn::Max(hn::MaxOfLanes(d, tile_max), hn::Set(d, *max));
+  const FloatVec alpha = ExpVector(hn::Sub(hn::Set(d, *max), new_max));
+  *max = hn::GetLane(new_max);
+  FloatVec lanes[kVectors];
+  for (int v = 0; v < kVectors; ++v) lanes[v] = hn::Mul(hn::Load(d, sums + v * kLanes), alpha);
+  for (int v = 0; v < kTileVectors; ++v) {
+    const FloatVec p = ExpVector(hn::Sub(score[v], new_max));
+    hn::Store(p, d, scores + v * kLanes);
+    lanes[v % kVectors] = hn::Add(lanes[v % kVectors], p);
+  }
+  for (int v = 0; v < kVectors; ++v) hn::Store(lanes[v], d, sums + v * kLanes);
+  return hn::GetLane(alpha);
 }
 
 // output = output * alpha + probabilities · values for kQueries queries and kDims vectors of
@@ -208,25 +241,57 @@ void ScoreQueries(const float* q, int32_t head_dim, float scale, const uint32_t*
   }
 }
 
+// Scans keys for the queries of one task.
 class Attender {
  public:
-  Attender(const AttentionShape& shape, const AttentionTask& task, const BFloat16* kv,
-           const Views& views)
-      : task_(task),
-        kv_(kv),
-        views_(views),
-        head_dim_(shape.head_dim),
-        group_(shape.head_count / shape.kv_head_count),
+  Attender(const AttentionCall& call, const AttentionTask& task, const AttentionScratch& scratch)
+      : call_(call),
+        task_(task),
+        head_dim_(call.shape.head_dim),
+        group_(call.shape.head_count / call.shape.kv_head_count),
         queries_(task.row_count * group_),
-        head_stride_(int64_t{kKvBlockTokens} * shape.head_dim),
-        kind_stride_(head_stride_ * shape.kv_head_count),
-        scale_(1.0f / std::sqrt(static_cast<float>(shape.head_dim))),
-        first_position_(task.sequence.first_position + task.row_begin) {}
+        views_(MakeViews(scratch.data, queries_, head_dim_)),
+        head_stride_(int64_t{kKvBlockTokens} * head_dim_),
+        kind_stride_(head_stride_ * call.shape.kv_head_count),
+        scale_(1.0f / std::sqrt(static_cast<float>(head_dim_))),
+        first_position_(task.sequence.first_position + task.row_begin) {
+    LoadQueries();
+  }
 
-  void LoadQueries(const BFloat16* qkv, int32_t qkv_width) {
+  // Scans the tiles of a split for the rows that reach it; the result is in `state`.
+  void ScanSplit(int32_t split, const SplitState& state) {
+    const int32_t split_begin = split * call_.split_keys;
+    const int32_t split_end = std::min(split_begin + call_.split_keys, task_.key_count());
+    std::fill_n(state.max, queries_, -std::numeric_limits<float>::infinity());
+    std::fill_n(state.output, queries_ * head_dim_, 0.0f);
+    std::fill_n(views_.lanes, queries_ * kVirtualLanes, 0.0f);
+    for (int32_t begin = split_begin; begin < split_end; begin += kTileKeys) {
+      ScanTile(begin, std::min(kTileKeys, split_end - begin), state);
+    }
+    for (int32_t query = FirstQuery(split_begin); query < queries_; ++query) {
+      state.sum[query] = SumLanes(views_.lanes + query * kVirtualLanes);
+    }
+  }
+
+  // Scans all splits; the result is in the merged state.
+  void ScanAll() {
+    ScanSplit(0, views_.merged);
+    for (int32_t split = 1; split < TaskSplits(call_, task_); ++split) {
+      ScanSplit(split, views_.split);
+      for (int32_t query = FirstQuery(split * call_.split_keys); query < queries_; ++query) {
+        MergeQuery(views_.split, query, head_dim_, views_.merged);
+      }
+    }
+  }
+
+  const SplitState& merged() const { return views_.merged; }
+
+ private:
+  void LoadQueries() {
+    const int32_t width = call_.shape.qkv_width();
     for (int32_t row = 0; row < task_.row_count; ++row) {
-      const BFloat16* from = qkv +
-                             int64_t{task_.sequence.first_row + task_.row_begin + row} * qkv_width +
+      const BFloat16* from = call_.qkv +
+                             int64_t{task_.sequence.first_row + task_.row_begin + row} * width +
                              task_.kv_head * group_ * head_dim_;
       float* to = views_.q + row * group_ * head_dim_;
       for (int32_t i = 0; i < group_ * head_dim_; i += kLanes) {
@@ -235,73 +300,25 @@ class Attender {
     }
   }
 
-  // Scans the tiles of one split for the rows that reach it.
-  void ScanSplit(int32_t split_begin) {
-    const int32_t last_position = first_position_ + task_.row_count - 1;
-    std::fill_n(views_.max, queries_, -std::numeric_limits<float>::infinity());
-    std::fill_n(views_.sums, queries_ * kVirtualLanes, 0.0f);
-    std::fill_n(views_.output, queries_ * head_dim_, 0.0f);
-    const int32_t split_end = std::min(split_begin + kSplitKeys, last_position + 1);
-    for (int32_t begin = split_begin; begin < split_end; begin += kTileKeys) {
-      ScanTile(begin, std::min(kTileKeys, split_end - begin));
-    }
-  }
-
-  // Adds the split just scanned to what earlier splits left.
-  void MergeSplit(int32_t split_begin) {
-    for (int32_t query = FirstQuery(split_begin); query < queries_; ++query) {
-      const float sum = SumLanes(views_.sums + query * kVirtualLanes);
-      float* merged = views_.merged_output + query * head_dim_;
-      const float* output = views_.output + query * head_dim_;
-      if (split_begin == 0) {
-        views_.merged_max[query] = views_.max[query];
-        views_.merged_sum[query] = sum;
-        std::copy_n(output, head_dim_, merged);
-        continue;
-      }
-      const float max = std::max(views_.merged_max[query], views_.max[query]);
-      const float before = Exp(views_.merged_max[query] - max);
-      const float now = Exp(views_.max[query] - max);
-      views_.merged_max[query] = max;
-      views_.merged_sum[query] = std::fma(sum, now, views_.merged_sum[query] * before);
-      for (int32_t i = 0; i < head_dim_; i += kLanes) {
-        const FloatTag d;
-        const FloatVec scaled = hn::Mul(hn::Load(d, merged + i), hn::Set(d, before));
-        hn::Store(hn::MulAdd(hn::Load(d, output + i), hn::Set(d, now), scaled), d, merged + i);
-      }
-    }
-  }
-
-  void StoreOutput(int32_t output_width, BFloat16* out) {
-    const FloatTag d;
-    for (int32_t query = 0; query < queries_; ++query) {
-      const int64_t row = task_.sequence.first_row + task_.row_begin + query / group_;
-      BFloat16* to =
-          out + row * output_width + (task_.kv_head * group_ + query % group_) * head_dim_;
-      const float* from = views_.merged_output + query * head_dim_;
-      const FloatVec sum = hn::Set(d, views_.merged_sum[query]);
-      for (int32_t i = 0; i < head_dim_; i += kLanes) {
-        StoreBFloat16(hn::Div(hn::Load(d, from + i), sum), to + i);
-      }
-    }
-  }
-
- private:
   // The first query whose row may see keys from `position` on.
   int32_t FirstQuery(int32_t position) const {
     return std::max(0, position - first_position_) * group_;
   }
 
-  void ScanTile(int32_t tile_begin, int32_t key_count) {
+  const BFloat16* KeyBlock(int32_t position) const {
+    const int64_t block = task_.sequence.block_table[position / kKvBlockTokens];
+    return call_.kv + block * 2 * kind_stride_ + task_.kv_head * head_stride_;
+  }
+
+  void ScanTile(int32_t tile_begin, int32_t key_count, const SplitState& state) {
     const BFloat16* values[kTileBlocks];
     for (int block = 0; block * kKvBlockTokens < key_count; ++block) {
-      const int64_t physical = task_.sequence.block_table[tile_begin / kKvBlockTokens + block];
-      const BFloat16* key_block = kv_ + physical * 2 * kind_stride_ + task_.kv_head * head_stride_;
-      TransposeBlock(key_block, head_dim_, views_.keys + block * kKvBlockTokens);
-      values[block] = key_block + kind_stride_;
+      const BFloat16* keys = KeyBlock(tile_begin + block * kKvBlockTokens);
+      TransposeBlock(keys, head_dim_, views_.keys + block * kKvBlockTokens);
+      values[block] = keys + kind_stride_;
     }
-    const int32_t tile_last = tile_begin + kTileKeys - 1;
     // Queries whose row lies inside the tile see part of it, each row its own; later ones see all.
+    const int32_t tile_last = tile_begin + kTileKeys - 1;
     const int32_t full_query =
         std::min(queries_, std::max(0, tile_last - first_position_) * group_);
     int32_t query = FirstQuery(tile_begin);
@@ -312,16 +329,16 @@ class Attender {
       const int32_t count = std::min(kTileQueries, run_end - query);
       switch (count) {
         case 1:
-          ScanQueries<1>(query, keys, values);
+          ScanQueries<1>(query, keys, values, state);
           break;
         case 2:
-          ScanQueries<2>(query, keys, values);
+          ScanQueries<2>(query, keys, values, state);
           break;
         case 3:
-          ScanQueries<3>(query, keys, values);
+          ScanQueries<3>(query, keys, values, state);
           break;
         default:
-          ScanQueries<4>(query, keys, values);
+          ScanQueries<4>(query, keys, values, state);
           break;
       }
       query += count;
@@ -329,43 +346,73 @@ class Attender {
   }
 
   template <int kQueries>
-  void ScanQueries(int32_t query, int32_t key_count, const BFloat16* const* values) {
+  void ScanQueries(int32_t query, int32_t key_count, const BFloat16* const* values,
+                   const SplitState& state) {
     float* scores = views_.scores + query * kTileKeys;
     float alpha[kQueries];
     ScoreQueries<kQueries>(views_.q + query * head_dim_, head_dim_, scale_, views_.keys, key_count,
                            scores);
     for (int i = 0; i < kQueries; ++i) {
-      alpha[i] = Softmax(key_count, scores + i * kTileKeys, views_.max + query + i,
-                         views_.sums + (query + i) * kVirtualLanes);
+      alpha[i] = Softmax(key_count, scores + i * kTileKeys, state.max + query + i,
+                         views_.lanes + (query + i) * kVirtualLanes);
     }
     OutputQueries<kQueries>(scores, alpha, values, key_count, head_dim_,
-                            views_.output + query * head_dim_);
+                            state.output + query * head_dim_);
   }
 
+  const AttentionCall& call_;
   const AttentionTask& task_;
-  const BFloat16* kv_;
-  const Views& views_;
   const int32_t head_dim_;
   const int32_t group_;
   const int32_t queries_;
+  const Views views_;
   const int64_t head_stride_;  // elements of a block's one head
   const int64_t kind_stride_;  // from a block's keys to its values
   const float scale_;
   const int32_t first_position_;
 };
 
-void Attend(const AttentionShape& shape, const AttentionTask& task, const BFloat16* qkv,
-            const BFloat16* kv, const AttentionScratch& scratch, BFloat16* out) {
-  const int32_t queries = task.row_count * (shape.head_count / shape.kv_head_count);
-  const Views views = MakeViews(scratch, queries, shape.head_dim);
-  Attender attender(shape, task, kv, views);
-  attender.LoadQueries(qkv, shape.qkv_width());
-  const int32_t last_position = task.sequence.first_position + task.row_begin + task.row_count - 1;
-  for (int32_t split = 0; split <= last_position; split += kSplitKeys) {
-    attender.ScanSplit(split);
-    attender.MergeSplit(split);
+void StoreOutput(const AttentionCall& call, const AttentionTask& task, const SplitState& state) {
+  const FloatTag d;
+  const int32_t head_dim = call.shape.head_dim;
+  const int32_t group = call.shape.head_count / call.shape.kv_head_count;
+  for (int32_t query = 0; query < task.row_count * group; ++query) {
+    const int64_t row = task.sequence.first_row + task.row_begin + query / group;
+    BFloat16* to = call.out + row * call.shape.output_width() +
+                   (task.kv_head * group + query % group) * head_dim;
+    const float* from = state.output + query * head_dim;
+    const FloatVec sum = hn::Set(d, state.sum[query]);
+    for (int32_t i = 0; i < head_dim; i += kLanes) {
+      StoreBFloat16(hn::Div(hn::Load(d, from + i), sum), to + i);
+    }
   }
-  attender.StoreOutput(shape.output_width(), out);
+}
+
+void AttendTask(const AttentionCall& call, const AttentionTask& task,
+                const AttentionScratch& scratch) {
+  Attender attender(call, task, scratch);
+  attender.ScanAll();
+  StoreOutput(call, task, attender.merged());
+}
+
+void AttendTaskSplit(const AttentionCall& call, const AttentionTask& task, int32_t split,
+                     const AttentionScratch& scratch, float* partial) {
+  const int32_t group = call.shape.head_count / call.shape.kv_head_count;
+  Attender attender(call, task, scratch);
+  attender.ScanSplit(split, MakeState(partial, task.row_count * group));
+}
+
+void MergeTask(const AttentionCall& call, const AttentionTask& task, float* partials) {
+  const int32_t queries = task.row_count * (call.shape.head_count / call.shape.kv_head_count);
+  const SplitState merged = MakeState(partials, queries);
+  const int64_t floats = SplitFloats(call, task);
+  for (int32_t split = 1; split < TaskSplits(call, task); ++split) {
+    const SplitState next = MakeState(partials + split * floats, queries);
+    for (int32_t query = 0; query < queries; ++query) {
+      MergeQuery(next, query, call.shape.head_dim, merged);
+    }
+  }
+  StoreOutput(call, task, merged);
 }
 
 }  // namespace
@@ -375,25 +422,53 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace selfsame::cpu {
 namespace {
-HWY_EXPORT(Attend);
+constexpr int64_t kVectorFloats = 16;
+
+HWY_EXPORT(AttendTask);
+HWY_EXPORT(AttendTaskSplit);
+HWY_EXPORT(MergeTask);
+
+int64_t PadFloats(int64_t count) {
+  return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
+}
+
+int64_t PartialFloats(int32_t queries, int32_t head_dim) {
+  return 2 * PadFloats(queries) + int64_t{queries} * head_dim;
+}
+
 }  // namespace
 
 int64_t AttentionScratchFloats(const AttentionShape& shape, int32_t query_count) {
-  constexpr int64_t kViewCount = 9;
-  constexpr int64_t kViewPadding = 16;
-  const int64_t per_query = 3 * int64_t{shape.head_dim} + kTileKeys + 16 + 3;
-  return per_query * query_count + int64_t{shape.head_dim} / 2 * kTileKeys +
-         kViewCount * kViewPadding;
+  const int64_t per_query = shape.head_dim + kTileKeys + kVectorFloats;
+  return PadFloats(per_query * query_count + int64_t{shape.head_dim} / 2 * kTileKeys +
+                   2 * PartialFloats(query_count, shape.head_dim));
 }
 
 int32_t AttentionTaskRows(const AttentionShape& shape) {
   return std::max(1, kTaskQueries / (shape.head_count / shape.kv_head_count));
 }
 
-void AttendCanonical(const AttentionShape& shape, const AttentionTask& task, const BFloat16* qkv,
-                     const BFloat16* kv, const AttentionScratch& scratch, BFloat16* out) {
-  SELFSAME_CHECK(shape.head_dim % 16 == 0 && shape.head_dim <= kMaxHeadDim);
-  HWY_DYNAMIC_DISPATCH(Attend)(shape, task, qkv, kv, scratch, out);
+void Attend(const AttentionCall& call, const AttentionTask& task, const AttentionScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(AttendTask)(call, task, scratch);
+}
+
+int32_t TaskSplits(const AttentionCall& call, const AttentionTask& task) {
+  return (task.key_count() + call.split_keys - 1) / call.split_keys;
+}
+
+int64_t SplitFloats(const AttentionCall& call, const AttentionTask& task) {
+  return PartialFloats(task.row_count * (call.shape.head_count / call.shape.kv_head_count),
+                       call.shape.head_dim);
+}
+
+void AttendSplit(const AttentionCall& call, const AttentionTask& task, int32_t split,
+                 const AttentionScratch& scratch, float* partial) {
+  SELFSAME_CHECK(task.row_count == 1);
+  HWY_DYNAMIC_DISPATCH(AttendTaskSplit)(call, task, split, scratch, partial);
+}
+
+void MergeAttention(const AttentionCall& call, const AttentionTask& task, float* partials) {
+  HWY_DYNAMIC_DISPATCH(MergeTask)(call, task, partials);
 }
 
 }  // namespace selfsame::cpu

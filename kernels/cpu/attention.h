@@ -24,7 +24,7 @@ inline constexpr int kMaxHeadDim = 256;
 // Query rows × heads that one task works on, at most (a single row's group of heads may be more).
 inline constexpr int kTaskQueries = 64;
 
-// Working memory of one thread, float words.
+// Working memory of one thread, 64-byte aligned; see AttentionScratchFloats.
 struct AttentionScratch {
   float* data = nullptr;
 };
@@ -35,17 +35,38 @@ int64_t AttentionScratchFloats(const AttentionShape& shape, int32_t query_count)
 // Rows of one sequence that a task takes, at most, for this shape.
 int32_t AttentionTaskRows(const AttentionShape& shape);
 
-// One task: rows [row_begin, row_begin + row_count) of a sequence, counted from its first row, and
-// all query heads that share `kv_head`.
+// Rows [row_begin, row_begin + row_count) of a sequence, counted from its first row, and all query
+// heads that share `kv_head`.
 struct AttentionTask {
   SequenceRows sequence;
   int32_t row_begin = 0;
   int32_t row_count = 0;
   int32_t kv_head = 0;
+
+  // Keys that the task's last row sees.
+  int32_t key_count() const { return sequence.first_position + row_begin + row_count; }
 };
 
-// qkv: [rows, qkv_width] of the pass, out: [rows, output_width] of the pass.
-void AttendCanonical(const AttentionShape& shape, const AttentionTask& task, const BFloat16* qkv,
-                     const BFloat16* kv, const AttentionScratch& scratch, BFloat16* out);
+// Everything the tasks of one call share.
+struct AttentionCall {
+  AttentionShape shape;
+  const BFloat16* qkv = nullptr;  // [rows, qkv_width] of the pass
+  const BFloat16* kv = nullptr;   // the layer's cache
+  BFloat16* out = nullptr;        // [rows, output_width] of the pass
+  // Keys of a split: kSplitKeys in the canonical schedule; a multiple of kTileKeys.
+  int32_t split_keys = kSplitKeys;
+};
+
+// All splits of a task, and its output.
+void Attend(const AttentionCall& call, const AttentionTask& task, const AttentionScratch& scratch);
+
+// The same in two steps, so that several threads can share a long context. A task with a single row
+// has TaskSplits(...) splits; each leaves SplitFloats(...) floats at its own `partial`, one after
+// the other; MergeAttention makes the output of them, overwriting the first.
+int32_t TaskSplits(const AttentionCall& call, const AttentionTask& task);
+int64_t SplitFloats(const AttentionCall& call, const AttentionTask& task);
+void AttendSplit(const AttentionCall& call, const AttentionTask& task, int32_t split,
+                 const AttentionScratch& scratch, float* partial);
+void MergeAttention(const AttentionCall& call, const AttentionTask& task, float* partials);
 
 }  // namespace selfsame::cpu

@@ -164,6 +164,16 @@ class CpuOps : public Ops {
     int32_t position = 0;
   };
 
+  // One split of a task of the current Attention call, and where its result goes among the
+  // partials.
+  struct TaskSplit {
+    int32_t task;
+    int32_t split;
+    int64_t partial_offset;
+  };
+
+  void MakeAttentionTasks(const AttentionShape& shape);
+  void AttendInSplits(const cpu::AttentionCall& call, int64_t thread_floats, float* floats);
   void RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w, const GemmOutput& out);
 
   // Calls body(row) for every row, on several threads when there is work enough for them.
@@ -188,10 +198,12 @@ class CpuOps : public Ops {
   Pass pass_;
   std::vector<RowPlace> places_;      // [row_count]
   std::vector<AttentionTask> tasks_;  // of the current Attention call
+  std::vector<TaskSplit> splits_;     // likewise, when they are shared out
   absl::Status status_;
 
   Scratch widened_;
   Scratch attention_;
+  Scratch partials_;
   std::vector<std::vector<cpu::Candidate>> candidates_;  // one a thread
 };
 
@@ -323,7 +335,35 @@ void CpuOps::RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, 
 
 void CpuOps::Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                        BFloat16* out) {
-  const int32_t group = shape.head_count / shape.kv_head_count;
+  SELFSAME_CHECK(shape.head_dim % 16 == 0 && shape.head_dim <= cpu::kMaxHeadDim);
+  MakeAttentionTasks(shape);
+  const int32_t width = shape.output_width();
+  for (int32_t row = 0; row < pass_.row_count; ++row) {
+    if (places_[row].sequence < 0) std::fill_n(out + int64_t{row} * width, width, BFloat16{0});
+  }
+  int32_t row_count = 0;
+  int32_t key_count = 0;
+  for (const AttentionTask& task : tasks_) {
+    row_count = std::max(row_count, task.row_count);
+    key_count = std::max(key_count, task.key_count());
+  }
+  const cpu::AttentionPlan plan = cpu::PlanAttention(schedule_, static_cast<int32_t>(tasks_.size()),
+                                                     row_count, key_count, pool_.thread_count());
+  const cpu::AttentionCall call = {shape, qkv, kv.data, out, plan.split_keys};
+  const int64_t thread_floats =
+      cpu::AttentionScratchFloats(shape, row_count * (shape.head_count / shape.kv_head_count));
+  float* floats = attention_.Floats(thread_floats * pool_.thread_count(), status_);
+  if (floats == nullptr) return;
+  if (plan.shares_splits) {
+    AttendInSplits(call, thread_floats, floats);
+    return;
+  }
+  pool_.Run(static_cast<int>(tasks_.size()), [&](int task, int thread) {
+    cpu::Attend(call, tasks_[task], {floats + thread * thread_floats});
+  });
+}
+
+void CpuOps::MakeAttentionTasks(const AttentionShape& shape) {
   const int32_t task_rows = cpu::AttentionTaskRows(shape);
   tasks_.clear();
   for (const SequenceRows& sequence : pass_.sequences) {
@@ -333,17 +373,29 @@ void CpuOps::Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer
       }
     }
   }
-  const int32_t width = shape.output_width();
-  for (int32_t row = 0; row < pass_.row_count; ++row) {
-    if (places_[row].sequence < 0) std::fill_n(out + int64_t{row} * width, width, BFloat16{0});
+}
+
+void CpuOps::AttendInSplits(const cpu::AttentionCall& call, int64_t thread_floats, float* floats) {
+  splits_.clear();
+  int64_t partial_floats = 0;
+  for (size_t task = 0; task < tasks_.size(); ++task) {
+    for (int32_t split = 0; split < cpu::TaskSplits(call, tasks_[task]); ++split) {
+      splits_.push_back({static_cast<int32_t>(task), split, partial_floats});
+      partial_floats += cpu::SplitFloats(call, tasks_[task]);
+    }
   }
-  const int64_t thread_floats =
-      (cpu::AttentionScratchFloats(shape, task_rows * group) + 15) / 16 * 16;
-  float* floats = attention_.Floats(thread_floats * pool_.thread_count(), status_);
-  if (floats == nullptr) return;
-  pool_.Run(static_cast<int>(tasks_.size()), [&](int task, int thread) {
-    cpu::AttendCanonical(shape, tasks_[task], qkv, kv.data, {floats + thread * thread_floats}, out);
+  float* partials = partials_.Floats(partial_floats, status_);
+  if (partials == nullptr) return;
+  pool_.Run(static_cast<int>(splits_.size()), [&](int index, int thread) {
+    const TaskSplit& split = splits_[index];
+    cpu::AttendSplit(call, tasks_[split.task], split.split, {floats + thread * thread_floats},
+                     partials + split.partial_offset);
   });
+  for (const TaskSplit& split : splits_) {
+    if (split.split == 0) {
+      cpu::MergeAttention(call, tasks_[split.task], partials + split.partial_offset);
+    }
+  }
 }
 
 void CpuOps::SiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out) {

@@ -24,4 +24,17 @@ struct GemmPlan {
 // `has_bf16_dot` as HasBf16Dot(), `lanes` as GemmLanes().
 GemmPlan PlanGemm(int32_t rows, int64_t k, bool has_bf16_dot, int lanes);
 
+struct AttentionPlan {
+  // Keys of a split, a multiple of the tile.
+  int32_t split_keys = 0;
+  // Whether the splits of a task are shared out over threads. The canonical schedule may do so too:
+  // its splits are what they are, whoever scans them.
+  bool shares_splits = false;
+};
+
+// `task_count`: tasks of the call (sequence, rows, kv head), `row_count` of the largest of them,
+// `key_count` of the longest.
+AttentionPlan PlanAttention(Schedule schedule, int32_t task_count, int32_t row_count,
+                            int32_t key_count, int threads);
+
 }  // namespace selfsame::cpu

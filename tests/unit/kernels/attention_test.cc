@@ -120,6 +120,37 @@ TEST(AttentionTest, SplitsMergeInOrderAcrossTheirBoundaries) {
   }
 }
 
+// Long enough that few tasks share their splits over threads.
+TEST(AttentionTest, ALongContextIsTheSameHoweverItsSplitsAreShared) {
+  for (const AttentionShape& shape : {AttentionShape{3, 3, 32}, AttentionShape{8, 1, 64}}) {
+    const SequenceData data = MakeSequence(shape, 2100, 14);
+    const int32_t blocks = (data.length + kKvBlockTokens - 1) / kKvBlockTokens;
+    const std::vector<std::vector<int32_t>> tables = {ScatteredTable(0, 1, blocks)};
+    PagedCache cache(shape, blocks);
+    cache.Write(data, tables[0], 0, data.length);
+    const int32_t last = data.length - 1;
+    std::vector<BFloat16> expected;
+    for (int32_t head = 0; head < shape.head_count; ++head) {
+      const auto row = testing::ScalarAttention(data, last, head);
+      expected.insert(expected.end(), row.begin(), row.end());
+    }
+    for (const int threads : {1, 2, 3, 5}) {
+      auto ops = MakeOps(Schedule::kCanonical, threads);
+      EXPECT_TRUE(
+          SameBits(RunPass(*ops, cache, {data}, tables, last, last + 1, 0).rows[0], expected))
+          << threads;
+      EXPECT_TRUE(
+          SameBits(RunPass(*ops, cache, {data}, tables, last, last + 1, 3).rows[0], expected))
+          << threads;
+      auto fast = MakeOps(Schedule::kFast, threads);
+      const auto rows = RunPass(*fast, cache, {data}, tables, last, last + 1, 0).rows[0];
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_NEAR(ToFloat(rows[i]), ToFloat(expected[i]), 0.004) << threads;
+      }
+    }
+  }
+}
+
 TEST(AttentionTest, BothSchedulesAreCloseToDoublePrecision) {
   for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
     auto ops = MakeOps(schedule, 2);

@@ -1,10 +1,16 @@
+#include "kernels/cpu/gemm.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
+#include "kernels/cpu/fast_plan.h"
+#include "kernels/cpu/gemm_bf16_dot.h"
+#include "kernels/cpu/packed_matrix.h"
 #include "tests/unit/kernels/kernel_testing.h"
 
 namespace selfsame {
@@ -72,7 +78,7 @@ TEST(GemmTest, CanonicalEqualsTheScalarDefinitionOnEveryTargetAndThreadCount) {
 TEST(GemmTest, BothSchedulesAreCloseToDoublePrecision) {
   for (const Shape& shape : kShapes) {
     const auto w = RandomBFloat16(shape.n * shape.k, 4);
-    for (const int32_t rows : {1, 4, 8, 17}) {
+    for (const int32_t rows : {1, 2, 3, 4, 5, 8, 17}) {
       const auto x = RandomBFloat16(rows * shape.k, 5);
       for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
         auto ops = MakeOps(schedule, 2);
@@ -115,6 +121,123 @@ TEST(GemmTest, CanonicalRowsIgnoreTheirOffsetAndNeighbours) {
       const std::vector<BFloat16> got(y.begin() + offset * shape.n,
                                       y.begin() + (offset + 1) * shape.n);
       EXPECT_TRUE(SameBits(got, alone)) << "rows " << rows << " offset " << offset;
+    }
+  }
+}
+
+// The control: invariance would be easy to claim of a test that cannot see a difference.
+TEST(GemmTest, FastRowsDoDependOnTheRowCount) {
+  const Shape shape = {96, 576};
+  const auto w = RandomBFloat16(shape.n * shape.k, 9);
+  const auto x = RandomBFloat16(8 * shape.k, 10);
+  for (const int64_t target : testing::UsableTargets()) {
+    const ForcedTarget forced(target);
+    auto ops = MakeOps(Schedule::kFast, 2);
+    const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+    std::vector<float> one(shape.n);
+    std::vector<float> eight(8 * shape.n);
+    ops->Logits(x.data(), 1, *packed, one.data());
+    ops->Logits(x.data(), 8, *packed, eight.data());
+    eight.resize(shape.n);
+    EXPECT_FALSE(SameBits(one, eight)) << "target " << target;
+  }
+}
+
+TEST(GemmTest, ForcedTargetsAreReallyUsed) {
+  for (const int64_t target : testing::UsableTargets()) {
+    const ForcedTarget forced(target);
+    EXPECT_EQ(cpu::GemmLanes(), target == HWY_AVX3 ? 16 : target == HWY_AVX2 ? 8 : 4);
+  }
+}
+
+// Sums of a row as GemmFewRows defines them.
+float ScalarChains(const BFloat16* x, const BFloat16* w, int64_t k, int chains) {
+  std::vector<float> sums(chains, 0.0f);
+  const int64_t pairs = (k + 1) / 2;
+  const int64_t rounds = pairs / (chains / 2) * (chains / 2);
+  for (int64_t i = 0; i < 2 * pairs; ++i) {
+    const int64_t pair = i / 2;
+    const int64_t chain = (pair < rounds ? pair % (chains / 2) : 0) * 2 + i % 2;
+    const float a = i < k ? ToFloat(x[i]) : 0.0f;
+    const float b = i < k ? ToFloat(w[i]) : 0.0f;
+    sums[chain] = std::fma(a, b, sums[chain]);
+  }
+  for (int width = chains / 2; width >= 1; width /= 2) {
+    for (int c = 0; c < width; ++c) sums[c] += sums[c + width];
+  }
+  return sums[0];
+}
+
+TEST(GemmTest, ChainsOfFewRowsFollowTheirDefinition) {
+  const std::pair<int32_t, int> settings[] = {{1, 2}, {1, 4}, {2, 2}};
+  for (const Shape& shape : kShapes) {
+    const auto w = RandomBFloat16(shape.n * shape.k, 11);
+    auto ops = MakeOps(Schedule::kFast, 1);
+    const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+    const auto& matrix = static_cast<const cpu::CpuPackedMatrix&>(*packed);
+    for (const auto& [rows, chains] : settings) {
+      const auto x = RandomBFloat16(rows * shape.k, 12);
+      const int64_t stride = shape.k + 1;
+      std::vector<float> widened(rows * stride);
+      cpu::WidenRows(x.data(), 0, rows, shape.k, stride, widened.data());
+      std::vector<float> expected;
+      for (int64_t i = 0; i < rows * shape.n; ++i) {
+        expected.push_back(ScalarChains(x.data() + i / shape.n * shape.k,
+                                        w.data() + i % shape.n * shape.k, shape.k, chains));
+      }
+      for (const int64_t target : testing::UsableTargets()) {
+        const ForcedTarget forced(target);
+        std::vector<float> logits(rows * shape.n);
+        cpu::GemmFewRows(widened.data(), stride, matrix, {0, rows, 0, matrix.panel_count()}, chains,
+                         {nullptr, logits.data(), nullptr});
+        EXPECT_TRUE(SameBits(logits, expected)) << rows << " rows, " << chains << " chains";
+      }
+    }
+  }
+}
+
+TEST(GemmTest, DotProductKernelsAreCloseToDoublePrecision) {
+  if (!cpu::HasBf16Dot()) GTEST_SKIP() << "this CPU has no bf16 dot product";
+  const Shape shape = {65, 1030};
+  const auto w = RandomBFloat16(shape.n * shape.k, 13);
+  const auto bias = RandomBFloat16(shape.n, 14);
+  auto ops = MakeOps(Schedule::kFast, 1);
+  const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+  const auto& matrix = static_cast<const cpu::CpuPackedMatrix&>(*packed);
+  const std::pair<int32_t, int> settings[] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4},
+                                              {3, 2}, {4, 2}, {5, 1}, {8, 1}, {23, 1}};
+  for (const auto& [rows, chains] : settings) {
+    const auto x = RandomBFloat16(rows * shape.k, 15);
+    std::vector<BFloat16> y(rows * shape.n);
+    cpu::GemmBf16Dot(x.data(), matrix, {0, rows, 0, matrix.panel_count()}, chains,
+                     {y.data(), nullptr, bias.data()});
+    for (int64_t i = 0; i < rows * shape.n; ++i) {
+      double sum = ToFloat(bias[i % shape.n]);
+      for (int64_t k = 0; k < shape.k; ++k) {
+        sum += double{ToFloat(x[i / shape.n * shape.k + k])} *
+               double{ToFloat(w[i % shape.n * shape.k + k])};
+      }
+      ASSERT_NEAR(ToFloat(y[i]), sum, std::abs(sum) * 0x1p-8 + 1e-3)
+          << rows << " rows, " << chains << " chains";
+    }
+  }
+}
+
+TEST(GemmTest, PlansNameKernelsThatExist) {
+  for (const int lanes : {4, 8, 16}) {
+    for (int32_t rows = 1; rows <= 64; ++rows) {
+      for (const int64_t k : {1, 7, 576}) {
+        const cpu::GemmPlan scalar = cpu::PlanGemm(rows, k, false, lanes);
+        EXPECT_NE(scalar.kernel, cpu::GemmKernel::kBf16Dot);
+        if (scalar.kernel == cpu::GemmKernel::kFewRows) {
+          EXPECT_LE(rows * scalar.chains, 4);
+        }
+        const cpu::GemmPlan dot = cpu::PlanGemm(rows, k, true, lanes);
+        EXPECT_EQ(dot.kernel == cpu::GemmKernel::kBf16Dot, k % 2 == 0);
+        if (dot.chains > 1) {
+          EXPECT_LE(rows * dot.chains, 8);
+        }
+      }
     }
   }
 }
