@@ -11,7 +11,7 @@ packages=(
   libabsl-dev libbenchmark-dev libgmock-dev libgrpc++-dev libgtest-dev libhwy-dev libicu-dev
   libpcre2-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
   protobuf-compiler protobuf-compiler-grpc
-  python3 python3-venv
+  python3 python3-venv spin
 )
 case "${1:-}" in
   "") ;;
