@@ -46,9 +46,6 @@ absl::StatusOr<SelfTestReport> TestRungs(const StartupOptions& options, Model& m
 
 absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
-  ASSIGN_OR_RETURN(const int32_t context_limit,
-                   ResolveContextLimit(options.context_limit, config.max_position_embeddings));
   const int32_t max_rows = options.verify_batch_size * options.window_size;
   ASSIGN_OR_RETURN(auto ops, CreateOps({.device = options.device,
                                         .schedule = Schedule::kCanonical,
@@ -56,6 +53,16 @@ absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolic
                                         .max_rows = max_rows,
                                         .max_logit_rows = max_rows,
                                         .plan_file = options.plan_file}));
+  return StartUpOn(std::move(ops), options, std::move(policy));
+}
+
+absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupOptions& options,
+                                        WindowPolicy policy) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
+  ASSIGN_OR_RETURN(const int32_t context_limit,
+                   ResolveContextLimit(options.context_limit, config.max_position_embeddings));
+  const int32_t max_rows = options.verify_batch_size * options.window_size;
   const std::string arithmetic_id = ops->ArithmeticId();
   const PassLimits limits{
       .max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit};

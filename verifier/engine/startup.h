@@ -37,4 +37,8 @@ struct VerifierParts {
 // out of range, FAILED_PRECONDITION when the self-test leaves no rung that holds a window.
 absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy);
 
+// The same on a device that is set up already, for passes of verify_batch_size * window_size rows.
+absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupOptions& options,
+                                        WindowPolicy policy);
+
 }  // namespace selfsame::verifier
