@@ -296,7 +296,7 @@ absl::Status VerifierClient::ServeOnce(bool* was_healthy) {
   }
   LogInfo("verifier ", options_.address, ": connected, fingerprint ", info.fingerprint);
   events_->OnVerifierUp(options_.index, std::move(info));
-  const absl::Status reason = stream->Wait(was_healthy);
+  absl::Status reason = stream->Wait(was_healthy);
   MutexLock lock(mutex_);
   stream_ = nullptr;
   state_.is_connected = false;

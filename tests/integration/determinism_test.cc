@@ -23,16 +23,24 @@ struct Load {
 };
 constexpr Load kLoads[] = {{4, 0, 0}, {12, 7, 2}, {3, 11, 6}};
 
-class DeterminismTest : public ::testing::Test {
+// On a model where ties are everywhere, and on a trained one.
+class DeterminismTest : public ::testing::TestWithParam<const char*> {
  protected:
+  bool is_trained() const { return std::string(GetParam()) == "Trained"; }
+
   void Start(const std::string& verifier_program) {
-    auto cluster = Cluster::Start({.model_dir = model_.path(),
+    auto cluster = Cluster::Start({.model_dir = is_trained() ? TrainedModelDir() : model_.path(),
                                    .decoder_flags = {"--max_batch_size=16"},
                                    .verifier_flags = {},
                                    .verifier_program = verifier_program,
                                    .other_verifiers = {}});
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
+  }
+
+  std::vector<v1::GenerateRequest> Requests() const {
+    return is_trained() ? MakeVerseRequests(kRequests, kMaxTokens)
+                        : MakeRequests(kRequests, kMaxTokens);
   }
 
   std::vector<GenerateResult> ServeAlone(const std::vector<v1::GenerateRequest>& requests) {
@@ -49,6 +57,9 @@ class DeterminismTest : public ::testing::Test {
   NearTieModel model_;
   std::unique_ptr<Cluster> cluster_;
 };
+
+INSTANTIATE_TEST_SUITE_P(Models, DeterminismTest, ::testing::Values("NearTies", "Trained"),
+                         [](const auto& info) { return std::string(info.param); });
 
 void ExpectWellFormed(const std::vector<GenerateResult>& results) {
   for (const GenerateResult& result : results) {
@@ -68,9 +79,9 @@ int CountRollbacks(const std::vector<GenerateResult>& results) {
   return count;
 }
 
-TEST_F(DeterminismTest, AnswersDoNotDependOnLoadOrderOrBackground) {
+TEST_P(DeterminismTest, AnswersDoNotDependOnLoadOrderOrBackground) {
   ASSERT_NO_FATAL_FAILURE(Start("selfsame-verifier"));
-  const auto requests = MakeRequests(kRequests, kMaxTokens);
+  const auto requests = Requests();
   const auto reference = ServeAlone(requests);
   ASSERT_NO_FATAL_FAILURE(ExpectWellFormed(reference));
   int rollbacks = CountRollbacks(reference);
@@ -87,9 +98,9 @@ TEST_F(DeterminismTest, AnswersDoNotDependOnLoadOrderOrBackground) {
   EXPECT_GT(rollbacks, 0) << "nothing was ever rolled back, so nothing was tested";
 }
 
-TEST_F(DeterminismTest, OrdinaryRequestsDiverge) {
+TEST_P(DeterminismTest, OrdinaryRequestsDiverge) {
   ASSERT_NO_FATAL_FAILURE(Start("selfsame-verifier"));
-  const auto requests = MakeOrdinary(MakeRequests(kRequests, kMaxTokens));
+  const auto requests = MakeOrdinary(Requests());
   const auto reference = ServeAlone(requests);
   int divergences = 0;
   for (const Load& load : kLoads) {
@@ -99,9 +110,9 @@ TEST_F(DeterminismTest, OrdinaryRequestsDiverge) {
   EXPECT_GT(divergences, 0) << "the fast path is canonical here, so the comparison has no power";
 }
 
-TEST_F(DeterminismTest, WithoutRollbackTheSameCheckFindsDivergences) {
+TEST_P(DeterminismTest, WithoutRollbackTheSameCheckFindsDivergences) {
   ASSERT_NO_FATAL_FAILURE(Start("selfsame-verifier-without-rollback"));
-  const auto requests = MakeRequests(kRequests, kMaxTokens);
+  const auto requests = Requests();
   const auto reference = ServeAlone(requests);
   int divergences = 0;
   for (const Load& load : kLoads) {
@@ -111,10 +122,9 @@ TEST_F(DeterminismTest, WithoutRollbackTheSameCheckFindsDivergences) {
   EXPECT_GT(divergences, 0);
 }
 
-TEST_F(DeterminismTest, SeedsMatter) {
+TEST_P(DeterminismTest, SeedsMatter) {
   ASSERT_NO_FATAL_FAILURE(Start("selfsame-verifier"));
-  auto requests = MakeRequests(2, kMaxTokens);
-  v1::GenerateRequest request = requests[1];
+  v1::GenerateRequest request = Requests()[1];
   ASSERT_GT(request.sampling().temperature(), 0.0f);
   const GenerateResult first = cluster_->client().Generate(request);
   request.mutable_sampling()->set_seed(request.sampling().seed() + 1);

@@ -163,6 +163,16 @@ TEST_F(InputTest, DeterministicRequestWithoutVerifiersFailsAndDoesNotFallBack) {
   EXPECT_TRUE(result.token_ids.empty());
 }
 
+TEST_F(InputTest, ChatNeedsAModelWithATemplate) {
+  v1::GenerateRequest request;
+  auto* message = request.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("hello");
+  const GenerateResult result = client().Generate(request);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+  EXPECT_THAT(std::string(result.status.message()), HasSubstr("template"));
+}
+
 TEST_F(InputTest, DeadlineEndsTheRequest) {
   auto request = MakeOrdinary(MakeRequests(1, 800))[0];
   CallOptions options;

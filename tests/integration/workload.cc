@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -27,6 +28,21 @@ class Random {
 
  private:
   uint64_t state_;
+};
+
+constexpr const char* kVerses[] = {
+    "In the beginning",
+    "And the LORD spake unto Moses, saying",
+    "The LORD is my shepherd",
+    "And it came to pass in those days",
+    "Thus saith the Lord GOD",
+    "Blessed are they",
+    "Behold, I will",
+    "And the children of Israel",
+    "Verily, verily, I say unto you",
+    "These are the generations of",
+    "Then answered the king and said",
+    "O give thanks unto the LORD",
 };
 
 v1::GenerateRequest MakeRequest(int index, int max_tokens, Random& random) {
@@ -67,6 +83,24 @@ NearTieModel::NearTieModel() {
     std::filesystem::copy(absl::StrCat(SELFSAME_SOURCE_DIR, "/tests/data/random-llama/", file),
                           absl::StrCat(dir_.path(), "/", file));
   }
+}
+
+std::string TrainedModelDir() { return absl::StrCat(SELFSAME_SOURCE_DIR, "/tests/data/tiny-kjv"); }
+
+std::vector<v1::GenerateRequest> MakeVerseRequests(int count, int max_tokens) {
+  std::vector<v1::GenerateRequest> requests(count);
+  for (int i = 0; i < count; ++i) {
+    v1::GenerateRequest& request = requests[i];
+    request.set_prompt(kVerses[static_cast<size_t>(i) % std::size(kVerses)]);
+    request.set_is_deterministic(true);
+    request.set_logprobs(true);
+    request.mutable_sampling()->set_temperature(i % 2 == 0 ? 0.0f : 0.9f);
+    request.mutable_sampling()->set_top_p(i % 4 == 3 ? 0.95f : 1.0f);
+    request.mutable_sampling()->set_seed(100 + static_cast<uint64_t>(i));
+    request.mutable_stop()->set_max_tokens(max_tokens);
+    request.mutable_stop()->set_ignore_eos(i % 3 != 2);
+  }
+  return requests;
 }
 
 std::vector<v1::GenerateRequest> MakeRequests(int count, int max_tokens, uint64_t seed) {

@@ -25,6 +25,13 @@ class NearTieModel {
   TempDir dir_;
 };
 
+// A small trained model: margins between logits as real ones have them.
+std::string TrainedModelDir();
+
+// `count` deterministic requests with logprobs: the beginnings of verses, half of them greedy and
+// half seeded.
+std::vector<v1::GenerateRequest> MakeVerseRequests(int count, int max_tokens);
+
 // `count` deterministic requests with logprobs: random prompts of 2 to 120 tokens, half of them
 // greedy and half seeded with various temperatures, top-k and top-p; one in four may end early.
 std::vector<v1::GenerateRequest> MakeRequests(int count, int max_tokens, uint64_t seed = 1);

@@ -1,0 +1,293 @@
+#include "decoder/service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/errors.h"
+#include "common/limits.h"
+#include "common/mutex.h"
+#include "common/rpc/grpc_server.h"
+#include "common/rpc/grpc_status.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace selfsame::decoder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kContextLimit = 100000;
+constexpr uint64_t kSeed = 42;
+
+// Takes requests and leaves their events to the test.
+class FakeEngine final : public Engine {
+ public:
+  absl::StatusOr<uint64_t> Submit(GenerationRequest request,
+                                  std::shared_ptr<GenerationSink> sink) override {
+    MutexLock lock(mutex_);
+    if (!refusal_.ok()) return refusal_;
+    request_ = std::move(request);
+    sink_ = std::move(sink);
+    changed_.NotifyAll();
+    return 7;
+  }
+
+  void Cancel(uint64_t id) override {
+    std::shared_ptr<GenerationSink> sink;
+    {
+      MutexLock lock(mutex_);
+      cancelled_id_ = id;
+      sink = sink_;
+      changed_.NotifyAll();
+    }
+    sink->OnError(CancelledError("cancelled"));
+  }
+
+  EngineStats stats() const override { return {.running_requests = 1, .waiting_requests = 2}; }
+
+  void Refuse(absl::Status status) {
+    MutexLock lock(mutex_);
+    refusal_ = std::move(status);
+  }
+
+  // Blocks until a request is there.
+  std::shared_ptr<GenerationSink> sink() {
+    MutexLock lock(mutex_);
+    while (sink_ == nullptr) changed_.Wait(mutex_);
+    return sink_;
+  }
+
+  GenerationRequest request() {
+    MutexLock lock(mutex_);
+    while (sink_ == nullptr) changed_.Wait(mutex_);
+    return *request_;
+  }
+
+  uint64_t WaitForCancel() {
+    MutexLock lock(mutex_);
+    while (!cancelled_id_.has_value()) changed_.Wait(mutex_);
+    return *cancelled_id_;
+  }
+
+  // Drops the engine's reference to the request.
+  void Forget() {
+    MutexLock lock(mutex_);
+    sink_.reset();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GenerationRequest> request_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GenerationSink> sink_ ABSL_GUARDED_BY(mutex_);
+  std::optional<uint64_t> cancelled_id_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto tokenizer = Tokenizer::Load(std::string(SELFSAME_SOURCE_DIR) + "/tests/data/tiny-kjv");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+    ServiceOptions options;
+    options.limits = {.context_limit = kContextLimit,
+                      .vocab_size = tokenizer_->vocab_size(),
+                      .tokenizer_vocab_size = tokenizer_->vocab_size()};
+    options.version = "1.2.3";
+    options.model = "model";
+    service_ = std::make_unique<InferenceService>(
+        std::move(options),
+        ServiceDependencies{.tokenizer = *tokenizer_,
+                            .engine = engine_,
+                            .verifier_states =
+                                [] {
+                                  return std::vector<VerifierState>{{.address = "a:1",
+                                                                     .is_connected = true,
+                                                                     .fingerprint = "f",
+                                                                     .last_error = ""}};
+                                },
+                            .random = [] { return kSeed; }});
+    auto server = GrpcServer::Start("127.0.0.1:0", {service_.get()});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    stub_ = v1::Inference::NewStub(grpc::CreateCustomChannel(
+        server_->address(), grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  static v1::GenerateRequest Request() {
+    v1::GenerateRequest request;
+    request.mutable_prompt_token_ids()->add_ids(5);
+    return request;
+  }
+
+  FakeEngine engine_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+ChunkEvent Chunk(int position, int token) {
+  return {.first_position = position, .token_ids = {token}, .logprobs = {}, .text = "x"};
+}
+
+TEST_F(ServiceTest, EventsArriveInOrderAndTheStreamEnds) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  const auto sink = engine_.sink();
+  sink->OnStarted({.fingerprint = "f"});
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.started().fingerprint(), "f");
+  EXPECT_EQ(response.started().params().seed(), kSeed);
+  EXPECT_EQ(response.started().params().max_tokens(), kContextLimit - 1);
+  EXPECT_EQ(response.started().request_id(), "000000000000002a000000000000002a");
+  sink->OnChunk(Chunk(1, 8));
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_THAT(response.chunk().token_ids(), ElementsAre(8));
+  CompleteEvent complete;
+  complete.output_tokens = 1;
+  sink->OnComplete(complete);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.complete().output_tokens(), 1);
+  EXPECT_EQ(response.complete().seed(), kSeed);
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(ServiceTest, AnErrorComesAfterEverythingThatStands) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  const auto sink = engine_.sink();
+  sink->OnStarted({});
+  for (int i = 0; i < 100; ++i) sink->OnChunk(Chunk(1 + i, i));
+  sink->OnError(UnavailableError("gone"));
+  v1::GenerateResponse response;
+  int tokens = 0;
+  while (reader->Read(&response)) tokens += response.chunk().token_ids_size();
+  EXPECT_EQ(tokens, 100);
+  EXPECT_EQ(FromGrpcStatus(reader->Finish()), UnavailableError("gone"));
+}
+
+TEST_F(ServiceTest, WhatTheEngineRefusesIsTold) {
+  engine_.Refuse(ResourceExhaustedError("the queue is full", 500));
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  v1::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryAfterMsOf(status), 500);
+}
+
+TEST_F(ServiceTest, ClientThatGoesAwayIsCancelledInTheEngine) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  engine_.sink()->OnStarted({});
+  context.TryCancel();
+  EXPECT_EQ(engine_.WaitForCancel(), 7u);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServiceTest, DeadlineReachesTheEngine) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::hours(1));
+  const auto reader = stub_->Generate(&context, Request());
+  const auto deadline = engine_.request().deadline;
+  ASSERT_TRUE(deadline.has_value());
+  const auto left = *deadline - std::chrono::steady_clock::now();
+  EXPECT_GT(left, std::chrono::minutes(59));
+  EXPECT_LT(left, std::chrono::minutes(61));
+  engine_.sink()->OnError(DeadlineExceededError("late"));
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ServiceTest, WithoutADeadlineThereIsNone) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  EXPECT_FALSE(engine_.request().deadline.has_value());
+  engine_.sink()->OnComplete({});
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(ServiceTest, ClientThatDoesNotReadIsEndedAtTheLimit) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  const auto sink = engine_.sink();
+  sink->OnStarted({});
+  // The connection itself takes some; the rest waits in the service up to its limit.
+  const std::string text(1 << 10, 'x');
+  constexpr int kEnough = 64 << 10;
+  for (int i = 0; i < kEnough; ++i) {
+    sink->OnChunk({.first_position = 1 + i, .token_ids = {1}, .logprobs = {}, .text = text});
+  }
+  EXPECT_EQ(engine_.WaitForCancel(), 7u);
+  v1::GenerateResponse response;
+  int tokens = 0;
+  while (reader->Read(&response)) tokens += response.chunk().token_ids_size();
+  EXPECT_LT(tokens, kEnough);
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("reads too slowly"));
+}
+
+TEST_F(ServiceTest, CallOutlivesTheEnginesInterest) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  engine_.sink()->OnStarted({});
+  engine_.sink()->OnComplete({});
+  engine_.Forget();
+  v1::GenerateResponse response;
+  int messages = 0;
+  while (reader->Read(&response)) ++messages;
+  EXPECT_EQ(messages, 2);
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(ServiceTest, ServerInfoTellsVerifiersAndLoad) {
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse response;
+  ASSERT_TRUE(stub_->GetServerInfo(&context, v1::GetServerInfoRequest(), &response).ok());
+  EXPECT_EQ(response.version(), "1.2.3");
+  EXPECT_EQ(response.model(), "model");
+  EXPECT_EQ(response.running_requests(), 1);
+  EXPECT_EQ(response.waiting_requests(), 2);
+  ASSERT_EQ(response.verifiers_size(), 1);
+  EXPECT_EQ(response.verifiers(0).address(), "a:1");
+  EXPECT_TRUE(response.verifiers(0).connected());
+  EXPECT_EQ(response.verifiers(0).fingerprint(), "f");
+}
+
+TEST_F(ServiceTest, ChatIsRenderedWithTheModelsTemplate) {
+  grpc::ClientContext context;
+  v1::TokenizeRequest request;
+  auto* message = request.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("hello");
+  v1::TokenizeResponse response;
+  const absl::Status status = FromGrpcStatus(stub_->Tokenize(&context, request, &response));
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<int32_t> ids(response.token_ids().begin(), response.token_ids().end());
+  EXPECT_EQ(*tokenizer_->Decode(ids, /*skip_special_tokens=*/false),
+            "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
+}
+
+}  // namespace
+}  // namespace selfsame::decoder
