@@ -166,6 +166,9 @@ void Engine::Finish(const absl::Status& status) {
   }
   for (InboxEntry& entry : entries) Dispatch(std::move(entry));
   worker_->EndAll(status);
+  const WorkerStats stats = worker_->stats();
+  LogInfo(stats.passes, " passes, ", stats.rows, " rows, ", stats.padded_rows, " rows of padding, ",
+          stats.evictions, " evictions");
 }
 
 }  // namespace selfsame::verifier

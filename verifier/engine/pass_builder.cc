@@ -35,14 +35,12 @@ PlannedRun TakeWindows(const Demand& demand, int32_t room) {
 
 std::vector<int32_t> DefaultRungs(int32_t max_rows) {
   std::vector<int32_t> rungs;
-  for (int32_t rung = 1; rung < max_rows;) {
-    rungs.push_back(rung);
-    // Powers of two up to 8, then two steps, from 16 on, for each doubling.
-    const bool is_power_of_two = (rung & (rung - 1)) == 0;
-    if (rung < 16) {
-      rung *= 2;
-    } else {
-      rung = is_power_of_two ? rung / 2 * 3 : rung / 3 * 4;
+  // A doubling takes four steps where most passes are, from 16 to 128 rows, and two elsewhere.
+  for (int32_t base = 1; base < max_rows; base *= 2) {
+    const int32_t steps = base >= 16 && base < 128 ? 4 : base >= 4 ? 2 : 1;
+    for (int32_t step = 0; step < steps; ++step) {
+      const int32_t rung = base + base / steps * step;
+      if (rung < max_rows) rungs.push_back(rung);
     }
   }
   rungs.push_back(max_rows);

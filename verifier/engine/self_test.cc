@@ -267,6 +267,7 @@ std::string SelfTest::GoldenDigest() const {
   Sha256 digest;
   for (const Probe& probe : probes_) {
     digest.Update(probe.logits.data(), probe.logits.size() * sizeof(float));
+    digest.Update(probe.kv.data(), probe.kv.size() * sizeof(BFloat16));
   }
   return digest.HexDigest();
 }

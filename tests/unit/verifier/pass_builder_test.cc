@@ -168,8 +168,8 @@ TEST(PassBuilder, WindowsBehindAnEndAreLeftOut) {
 
 TEST(Rungs, AreDenseWhereSmallAndEndAtTheLargestPass) {
   EXPECT_THAT(DefaultRungs(1), ElementsAre(1));
-  EXPECT_THAT(DefaultRungs(64), ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64));
-  EXPECT_THAT(DefaultRungs(100), ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100));
+  EXPECT_THAT(DefaultRungs(30), ElementsAre(1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 30));
+  EXPECT_THAT(DefaultRungs(64), ElementsAre(1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64));
   const std::vector<int32_t> rungs = DefaultRungs(512);
   EXPECT_EQ(rungs.back(), 512);
   EXPECT_TRUE(std::is_sorted(rungs.begin(), rungs.end()));
