@@ -24,9 +24,11 @@ absl::Status ValidateTokenIds(std::string_view field, std::span<const int32_t> t
 }
 
 absl::Status ValidateSampling(const SessionOpening& opening) {
-  if (!(opening.temperature >= 0.0f && opening.temperature <= kMaxTemperature)) {
+  const float temperature = opening.temperature;
+  if (temperature != 0.0f && !(temperature >= kMinTemperature && temperature <= kMaxTemperature)) {
     return InvalidArgumentError("sampling.temperature",
-                                absl::StrCat("must be between 0 and ", kMaxTemperature));
+                                absl::StrCat("must be 0 or between ", kMinTemperature, " and ",
+                                             kMaxTemperature, ", not ", temperature));
   }
   if (opening.top_k < 0) {
     return InvalidArgumentError("sampling.top_k", "must not be negative");
@@ -45,10 +47,12 @@ absl::Status ValidateStop(const SessionOpening& opening) {
   if (opening.max_tokens < 1) {
     return InvalidArgumentError("stop.max_tokens", "must be at least 1");
   }
-  if (opening.stop_token_ids.size() > kMaxStopTokenIds) {
+  // A request's own and the model's end-of-sequence ids.
+  constexpr size_t kMaxIds = 2 * kMaxStopTokenIds;
+  if (opening.stop_token_ids.size() > kMaxIds) {
     return InvalidArgumentError(
         "stop.stop_token_ids",
-        absl::StrCat("at most ", kMaxStopTokenIds, ", not ", opening.stop_token_ids.size()));
+        absl::StrCat("has ", opening.stop_token_ids.size(), " ids; the limit is ", kMaxIds));
   }
   if (opening.committed_token_ids.size() >= static_cast<size_t>(opening.max_tokens)) {
     return InvalidArgumentError(
