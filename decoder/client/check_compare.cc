@@ -30,6 +30,7 @@ std::optional<Difference> FindDifference(const Answer& expected, const Answer& a
                       expected.stop_token_id != actual.stop_token_id ||
                       expected.text != actual.text;
   if (!difference.tokens && !difference.logprobs && !difference.finish) return std::nullopt;
+  difference.token_position = same_tokens;
   difference.position = difference.logprobs ? std::min(same_tokens, same_logprobs) : same_tokens;
   return difference;
 }

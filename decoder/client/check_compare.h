@@ -13,6 +13,8 @@ struct Difference {
   // Output index, from 0, of the first token or logprob that differs; the length of the shorter
   // answer when one is a prefix of the other, of both when only the finish differs.
   size_t position = 0;
+  // The same for token ids alone.
+  size_t token_position = 0;
   bool tokens = false;    // a token id or the count of tokens differs
   bool logprobs = false;  // the bits of a logprob differ
   bool finish = false;    // finish reason, matched stop or text differ

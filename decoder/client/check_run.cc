@@ -114,11 +114,27 @@ void CheckRunner::Compare(const std::vector<Job>& jobs, const Answers& answers,
     if (difference->logprobs) ++requests.logprob_divergences;
     if (!job.is_deterministic && !difference->tokens) continue;
     ++requests.divergences;
-    requests.first_positions.push_back(difference->position);
+    requests.first_positions.push_back(job.is_deterministic ? difference->position
+                                                            : difference->token_position);
     if (job.is_deterministic && reported++ < kReportedFailuresPerPhase) {
       ReportFailure(figures, job, difference->ToString());
     }
   }
+}
+
+// The answers carry the fingerprint that counts; this only spares the user the wait for the first
+// of them.
+absl::Status CheckVerifiers(const ServerInfo& info, const std::string& fingerprint) {
+  bool connected = false;
+  for (const VerifierStatus& verifier : info.verifiers) {
+    if (verifier.connected && verifier.fingerprint == fingerprint) return absl::OkStatus();
+    connected = connected || verifier.connected;
+  }
+  if (!connected) return absl::OkStatus();
+  return FailedPreconditionError(absl::StrCat("none of the server's verifiers has the fingerprint ",
+                                              fingerprint,
+                                              " of the reference: its answers are outside the "
+                                              "promise and cannot be compared"));
 }
 
 absl::Status CheckRunner::CheckFingerprints(const std::vector<Job>& jobs, const Answers& answers) {
@@ -178,6 +194,7 @@ absl::StatusOr<CheckResult> CheckRunner::Run() {
   expected_ordinary_.resize(options_.cases.size());
   if (options_.reference) {
     RETURN_IF_ERROR(CheckSameCases(*options_.reference, options_.cases));
+    RETURN_IF_ERROR(CheckVerifiers(info, options_.reference->fingerprint));
     result_.fingerprint = options_.reference->fingerprint;
     expected_deterministic_.assign(options_.reference->answers.begin(),
                                    options_.reference->answers.end());

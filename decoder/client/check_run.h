@@ -23,7 +23,7 @@ struct RequestFigures {
   int64_t divergences = 0;
   int64_t logprob_divergences = 0;  // answers with a logprob of other bits
   int64_t output_tokens = 0;
-  std::vector<size_t> first_positions{};  // of the divergences, in output tokens
+  std::vector<size_t> first_positions{};  // of what made them divergences
 
   void Add(const RequestFigures& other);
 };

@@ -68,6 +68,7 @@ TEST(CheckRunTest, OrdinaryAnswersCountAsDivergedWhenATokenChangesNotForRounding
   const PhaseFigures total = result->Total();
   EXPECT_EQ(total.ordinary.logprob_divergences, kCases);
   EXPECT_EQ(total.ordinary.divergences, kCases / 2);
+  EXPECT_EQ(total.ordinary.first_positions, std::vector<size_t>(kCases / 2, 2));
   EXPECT_EQ(total.deterministic.divergences, 0);
 }
 
@@ -108,6 +109,21 @@ TEST(CheckRunTest, AnotherFingerprintIsNotCompared) {
   FakeServer server;
   const auto result = RunCheckPhases(server, options, Quiet);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CheckRunTest, VerifiersWithAnotherFingerprintEndTheRunBeforeItBegins) {
+  CheckOptions options = MakeOptions();
+  options.reference =
+      SavedReference{"other", "fake", options.cases, std::vector<Answer>(options.cases.size())};
+  int sent = 0;
+  FakeServer server([&sent](const Request&, Answer answer, int) {
+    ++sent;
+    return answer;
+  });
+  server.verifiers = {{.connected = true, .fingerprint = "fp"}};
+  EXPECT_EQ(RunCheckPhases(server, options, Quiet).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sent, 0);
 }
 
 TEST(CheckRunTest, AFingerprintThatChangesDuringTheRunEndsIt) {

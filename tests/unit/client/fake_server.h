@@ -47,8 +47,11 @@ class FakeServer : public InferenceApi {
   absl::StatusOr<ServerInfo> GetServerInfo() override {
     ServerInfo info;
     info.model = "fake";
+    info.verifiers = verifiers;
     return info;
   }
+
+  std::vector<VerifierStatus> verifiers;
 
  private:
   Alter alter_;
