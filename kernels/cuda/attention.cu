@@ -5,43 +5,75 @@
 namespace selfsame::cuda {
 namespace {
 
-constexpr int kWarps = kAttentionTileQueries / kMmaRows;
+constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
-constexpr int kKeyTiles = kAttentionTileKeys / kMmaColumns;  // accumulators of a tile's scores
 constexpr int kMergeWarps = 4;
+// Row tiles, of 16 queries, of the two sizes of item.
+constexpr int kSmallTiles = 1;
+constexpr int kLargeTiles = kAttentionTileQueries / kMmaRows;
+// A warp scores 16 of a tile's 64 keys, and adds up a quarter of the dimensions over all of them.
+constexpr int kWarpKeys = kAttentionTileKeys / kWarps;
+constexpr int kScoreTiles = kWarpKeys / kMmaColumns;
+static_assert(kLargeTiles * kMmaRows == kAttentionTileQueries && kWarpKeys == kMmaDepth);
 
-// A tile of keys or values in shared memory: [64][kHeadDim], rows padded by 16 bytes so that the
-// eight rows a matrix load touches lie in different banks.
-template <int kHeadDim>
+// A tile of [kRows][kWidth] in shared memory. Rows are padded by 16 bytes, so that the eight rows a
+// matrix load touches lie in different banks.
+template <int kRows, int kWidth>
 struct Tile {
-  static constexpr int kPitch = kHeadDim + kVectorElements;
-  BFloat16 data[kAttentionTileKeys * kPitch];
+  static constexpr int kPitch = kWidth + kVectorElements;
+  BFloat16 data[kRows * kPitch];
+};
+template <int kHeadDim>
+using KeyTile = Tile<kAttentionTileKeys, kHeadDim>;
+
+template <int kHeadDim, int kTiles>
+struct Shared {
+  KeyTile<kHeadDim> keys[kStages];
+  KeyTile<kHeadDim> values[kStages];
+  Tile<kTiles * kMmaRows, kAttentionTileKeys> probabilities;
+  float max[kWarps][kTiles * kMmaRows];
+  float sum[kWarps][kTiles * kMmaRows];
+  // Large items reload their queries for every tile; small ones keep them in registers.
+  Tile<kTiles == kSmallTiles ? 1 : kTiles * kMmaRows, kHeadDim> queries;
 };
 
-template <int kHeadDim>
-struct SharedTiles {
-  Tile<kHeadDim> keys[kStages];
-  Tile<kHeadDim> values[kStages];
-};
+template <int kTiles>
+using Scores = float[kTiles][kScoreTiles][4];
 
-// Softmax state and output of the 16 queries of a warp. A thread holds queries lane / 4 and
-// lane / 4 + 8; of each, columns 8 t + 2 (lane % 4) and the next, for every t.
-template <int kHeadDim>
+// Softmax state and a warp's quarter of the output. A thread holds queries 16 r + lane / 4 and 8
+// more of every row tile r; of each, columns 8 t + 2 (lane % 4) and the next of the warp's quarter.
+template <int kHeadDim, int kTiles>
 struct State {
-  float max[2];
-  float sum[2];
-  float output[kHeadDim / kMmaColumns][4];
+  static constexpr int kOutputTiles = kHeadDim / kWarps / kMmaColumns;
+  float max[kTiles][2];
+  float sum[kTiles][2];  // of the warp's keys only, until FinishSplit
+  float output[kTiles][kOutputTiles][4];
 
   __device__ void Reset() {
-    for (int i = 0; i < 2; ++i) {
-      max[i] = NegativeInfinity();
-      sum[i] = 0.0f;
-    }
 #pragma unroll
-    for (auto& tile : output) {
-      for (float& value : tile) value = 0.0f;
+    for (int r = 0; r < kTiles; ++r) {
+      for (int half = 0; half < 2; ++half) {
+        max[r][half] = NegativeInfinity();
+        sum[r][half] = 0.0f;
+      }
+      for (auto& tile : output[r]) {
+        for (float& value : tile) value = 0.0f;
+      }
     }
+  }
+};
+
+// What the threads of a block know of their item.
+struct Block {
+  AttentionItem item;
+  int32_t group;  // query heads of a kv head
+  int warp;
+  int lane;
+
+  __device__ int32_t query_count() const { return item.row_count * group; }
+  __device__ int32_t head_of(int32_t query) const {
+    return static_cast<int32_t>(blockIdx.y) * group + query % group;
   }
 };
 
@@ -75,281 +107,381 @@ __device__ inline float MergeOutput(float split_output, float output, MergeWeigh
 // Adding 0 makes -0 into 0: which of the two a sum of zeros gives may depend on masked keys.
 __device__ inline float Normalise(float output, float sum) { return __fdiv_rn(output, sum) + 0.0f; }
 
-// Starts copying a tile's keys and values, at positions [first_key, first_key + 64) below end_key;
-// zeros stand for the rest.
+// Starts copying a tile's keys and values, at positions [first_key, first_key + 64) below the
+// item's end; zeros stand for the rest.
 template <int kHeadDim>
-__device__ void LoadTile(const AttentionArgs& args, const AttentionItem& item, int32_t first_key,
-                         int32_t end_key, Tile<kHeadDim>& keys, Tile<kHeadDim>& values) {
+__device__ void LoadTile(const AttentionArgs& args, const Block& block, int32_t first_key,
+                         KeyTile<kHeadDim>& keys, KeyTile<kHeadDim>& values) {
   constexpr int kChunks = kHeadDim / kVectorElements;
   const int64_t head_size = int64_t{kKvBlockTokens} * kHeadDim;
   const int64_t kind_size = head_size * args.shape.kv_head_count;
-  const int32_t* table = args.block_tables + item.block_table;
+  const int32_t* table = args.block_tables + block.item.block_table;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kAttentionTileKeys * kChunks; i += kThreads) {
     const int row = i / kChunks;
     const int dim = i % kChunks * kVectorElements;
     const int32_t key = first_key + row;
-    const bool is_present = key < end_key;
+    const bool is_present = key < block.item.end_key;
     const BFloat16* source = args.kv;
     if (is_present) {
       source += table[key / kKvBlockTokens] * 2 * kind_size + blockIdx.y * head_size +
                 key % kKvBlockTokens * kHeadDim + dim;
     }
-    const int place = row * Tile<kHeadDim>::kPitch + dim;
+    const int place = row * KeyTile<kHeadDim>::kPitch + dim;
     CopyAsync(keys.data + place, source, is_present);
     CopyAsync(values.data + place, is_present ? source + kind_size : source, is_present);
   }
 }
 
-// Query fragments of a warp: [head_dim / 16][4 registers].
+// The address of a query, numbered row * group + head within the item; null past the item's end.
 template <int kHeadDim>
-struct Queries {
-  uint32_t fragments[kHeadDim / kMmaDepth][4];
+__device__ const BFloat16* QueryAt(const AttentionArgs& args, const Block& block, int32_t query) {
+  if (query >= block.query_count()) return nullptr;
+  const int64_t width = int64_t{args.shape.head_count + 2 * args.shape.kv_head_count} * kHeadDim;
+  return args.qkv + (block.item.first_row + query / block.group) * width +
+         block.head_of(query) * kHeadDim;
+}
+
+// The queries of an item: in registers for a small one, in shared memory for a large one.
+template <int kHeadDim, int kTiles>
+class Queries {
+ public:
+  static constexpr int kSteps = kHeadDim / kMmaDepth;
+
+  __device__ void Load(const AttentionArgs& args, const Block& block,
+                       Shared<kHeadDim, kTiles>& shared) {
+    if constexpr (kTiles == kSmallTiles) {
+      const BFloat16* upper = QueryAt<kHeadDim>(args, block, block.lane / 4);
+      const BFloat16* lower = QueryAt<kHeadDim>(args, block, block.lane / 4 + 8);
+      const int column = block.lane % 4 * 2;
+      const auto load = [column](const BFloat16* query, int dim) {
+        return query == nullptr ? 0u : *reinterpret_cast<const uint32_t*>(query + dim + column);
+      };
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int dim = step * kMmaDepth;
+        fragments_[step][0] = load(upper, dim);
+        fragments_[step][1] = load(lower, dim);
+        fragments_[step][2] = load(upper, dim + 8);
+        fragments_[step][3] = load(lower, dim + 8);
+      }
+    } else {
+      constexpr int kChunks = kHeadDim / kVectorElements;
+      for (int i = static_cast<int>(threadIdx.x); i < kTiles * kMmaRows * kChunks; i += kThreads) {
+        const BFloat16* query = QueryAt<kHeadDim>(args, block, i / kChunks);
+        const int dim = i % kChunks * kVectorElements;
+        CopyAsync(shared.queries.data + i / kChunks * decltype(shared.queries)::kPitch + dim,
+                  query == nullptr ? args.qkv : query + dim, query != nullptr);
+      }
+    }
+  }
+
+  __device__ void Fragment(const Shared<kHeadDim, kTiles>& shared, int lane, int row_tile, int step,
+                           uint32_t (&out)[4]) const {
+    if constexpr (kTiles == kSmallTiles) {
+      for (int i = 0; i < 4; ++i) out[i] = fragments_[step][i];
+    } else {
+      const int row = row_tile * kMmaRows + lane % 16;
+      LoadMatrices(shared.queries.data + row * decltype(shared.queries)::kPitch + step * kMmaDepth +
+                       lane / 16 * 8,
+                   out);
+    }
+  }
+
+ private:
+  uint32_t fragments_[kTiles == kSmallTiles ? kSteps : 1][4];
 };
 
-// The address of a query, numbered row * group + head within the item, or null past its end.
-template <int kHeadDim>
-__device__ const BFloat16* QueryAt(const AttentionArgs& args, const AttentionItem& item,
-                                   int32_t query, int32_t group) {
-  if (query >= item.row_count * group) return nullptr;
-  const int64_t width = int64_t{args.shape.head_count + 2 * args.shape.kv_head_count} * kHeadDim;
-  return args.qkv + (item.first_row + query / group) * width +
-         (static_cast<int32_t>(blockIdx.y) * group + query % group) * kHeadDim;
-}
-
-template <int kHeadDim>
-__device__ void LoadQueries(const BFloat16* upper, const BFloat16* lower, Queries<kHeadDim>& q) {
-  const int column = threadIdx.x % 4 * 2;
-  const auto load = [column](const BFloat16* query, int dim) {
-    return query == nullptr ? 0u : *reinterpret_cast<const uint32_t*>(query + dim + column);
-  };
+// scores = q · keysᵀ, unscaled, for the warp's 16 keys.
+template <int kHeadDim, int kTiles>
+__device__ void Score(const Queries<kHeadDim, kTiles>& queries, const Block& block, int row_tiles,
+                      int stage, const Shared<kHeadDim, kTiles>& shared, Scores<kTiles>& scores) {
+  const int row = block.warp * kWarpKeys + block.lane / 16 * 8 + block.lane % 8;
+  const BFloat16* keys =
+      shared.keys[stage].data + row * KeyTile<kHeadDim>::kPitch + block.lane / 8 % 2 * 8;
 #pragma unroll
-  for (int step = 0; step < kHeadDim / kMmaDepth; ++step) {
-    const int dim = step * kMmaDepth;
-    q.fragments[step][0] = load(upper, dim);
-    q.fragments[step][1] = load(lower, dim);
-    q.fragments[step][2] = load(upper, dim + 8);
-    q.fragments[step][3] = load(lower, dim + 8);
-  }
-}
-
-// scores = q · keysᵀ, unscaled.
-template <int kHeadDim>
-__device__ void Score(const Queries<kHeadDim>& q, const Tile<kHeadDim>& keys,
-                      float (&scores)[kKeyTiles][4]) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int row = lane / 16 * 8 + lane % 8;
-  const int dim = lane / 8 % 2 * 8;
-#pragma unroll
-  for (auto& tile : scores) {
-    for (float& value : tile) value = 0.0f;
+  for (auto& row_tile : scores) {
+    for (auto& tile : row_tile) {
+      for (float& value : tile) value = 0.0f;
+    }
   }
 #pragma unroll
   for (int step = 0; step < kHeadDim / kMmaDepth; ++step) {
+    uint32_t k[4];
+    LoadMatrices(keys + step * kMmaDepth, k);
 #pragma unroll
-    for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
-      uint32_t k[4];
-      LoadMatrices(keys.data + (pair * 16 + row) * Tile<kHeadDim>::kPitch + step * kMmaDepth + dim,
-                   k);
-      MultiplyAdd(q.fragments[step], k[0], k[1], scores[2 * pair]);
-      MultiplyAdd(q.fragments[step], k[2], k[3], scores[2 * pair + 1]);
+    for (int r = 0; r < kTiles; ++r) {
+      if (r >= row_tiles) continue;
+      uint32_t q[4];
+      queries.Fragment(shared, block.lane, r, step, q);
+      MultiplyAdd(q, k[0], k[1], scores[r][0]);
+      MultiplyAdd(q, k[2], k[3], scores[r][1]);
     }
   }
 }
 
-// Turns scores into probabilities and brings max, sum and output up to the new maximum. Keys from
-// first_key + 2 * (lane % 4) on; `positions` are those of the thread's two queries.
-template <int kHeadDim>
-__device__ void Softmax(float scale, int32_t first_key, const int32_t (&positions)[2],
-                        float (&scores)[kKeyTiles][4], State<kHeadDim>& state) {
+// Scales and masks scores, and leaves the maximum over the warp's keys in shared memory.
+// `first_key` is the thread's first.
+template <int kHeadDim, int kTiles>
+__device__ void ScaleAndMax(float scale, int32_t first_key, const int32_t (&positions)[kTiles][2],
+                            const Block& block, int row_tiles, Scores<kTiles>& scores,
+                            Shared<kHeadDim, kTiles>& shared) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float tile_max = NegativeInfinity();
+  for (int r = 0; r < kTiles; ++r) {
+    if (r >= row_tiles) continue;
 #pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
+    for (int half = 0; half < 2; ++half) {
+      float max = NegativeInfinity();
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = scores[t][2 * half + i];
-        const bool is_visible = first_key + t * kMmaColumns + i <= positions[half];
-        score = is_visible ? score * scale : NegativeInfinity();
-        tile_max = fmaxf(tile_max, score);
+      for (int t = 0; t < kScoreTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = scores[r][t][2 * half + i];
+          const bool is_visible = first_key + t * kMmaColumns + i <= positions[r][half];
+          score = is_visible ? score * scale : NegativeInfinity();
+          max = fmaxf(max, score);
+        }
       }
-    }
-    tile_max = fmaxf(tile_max, __shfl_xor_sync(kAllLanes, tile_max, 1));
-    tile_max = fmaxf(tile_max, __shfl_xor_sync(kAllLanes, tile_max, 2));
-    const float new_max = fmaxf(state.max[half], tile_max);
-    const float reference = Reference(new_max);
-    const float alpha = Exp2(state.max[half] - reference);
-    float sum = 0.0f;
-#pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = scores[t][2 * half + i];
-        score = Exp2(score - reference);
-        sum = sum + score;
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 2));
+      if (block.lane % 4 == 0) {
+        shared.max[block.warp][r * kMmaRows + block.lane / 4 + 8 * half] = max;
       }
-    }
-    state.max[half] = new_max;
-    state.sum[half] = __fmaf_rn(state.sum[half], alpha, sum);
-#pragma unroll
-    for (auto& tile : state.output) {
-      tile[2 * half] = tile[2 * half] * alpha;
-      tile[2 * half + 1] = tile[2 * half + 1] * alpha;
     }
   }
 }
 
-// output += bf16(probabilities) · values.
-template <int kHeadDim>
-__device__ void AddValues(const float (&probabilities)[kKeyTiles][4], const Tile<kHeadDim>& values,
-                          State<kHeadDim>& state) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int row = lane / 8 % 2 * 8 + lane % 8;
-  const int dim = lane / 16 * 8;
+// Turns scores into probabilities, in shared memory, and brings max, sum and output up to the new
+// maximum.
+template <int kHeadDim, int kTiles>
+__device__ void Softmax(const Block& block, int row_tiles, const Scores<kTiles>& scores,
+                        Shared<kHeadDim, kTiles>& shared, State<kHeadDim, kTiles>& state) {
+  constexpr int kPitch = decltype(shared.probabilities)::kPitch;
+  const int column = block.warp * kWarpKeys + block.lane % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    if (r >= row_tiles) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = r * kMmaRows + block.lane / 4 + 8 * half;
+      float new_max = state.max[r][half];
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) new_max = fmaxf(new_max, shared.max[warp][row]);
+      const float reference = Reference(new_max);
+      const float alpha = Exp2(state.max[r][half] - reference);
+      float sum = 0.0f;
+#pragma unroll
+      for (int t = 0; t < kScoreTiles; ++t) {
+        const float left = Exp2(scores[r][t][2 * half] - reference);
+        const float right = Exp2(scores[r][t][2 * half + 1] - reference);
+        sum = sum + left;
+        sum = sum + right;
+        *reinterpret_cast<uint32_t*>(shared.probabilities.data + row * kPitch + column +
+                                     t * kMmaColumns) = NarrowPair(left, right);
+      }
+      state.max[r][half] = new_max;
+      state.sum[r][half] = __fmaf_rn(state.sum[r][half], alpha, sum);
+#pragma unroll
+      for (auto& tile : state.output[r]) {
+        tile[2 * half] = tile[2 * half] * alpha;
+        tile[2 * half + 1] = tile[2 * half + 1] * alpha;
+      }
+    }
+  }
+}
+
+// output += bf16(probabilities) · values, for the warp's dimensions.
+template <int kHeadDim, int kTiles>
+__device__ void AddValues(const Block& block, int row_tiles, int stage,
+                          const Shared<kHeadDim, kTiles>& shared, State<kHeadDim, kTiles>& state) {
+  constexpr int kPairs = State<kHeadDim, kTiles>::kOutputTiles / 2;
+  constexpr int kPitch = decltype(shared.probabilities)::kPitch;
+  const int row = block.lane / 8 % 2 * 8 + block.lane % 8;
+  const int dim = block.warp * (kHeadDim / kWarps) + block.lane / 16 * 8;
+  const BFloat16* values = shared.values[stage].data + row * KeyTile<kHeadDim>::kPitch + dim;
+  const BFloat16* probabilities =
+      shared.probabilities.data + block.lane % 16 * kPitch + block.lane / 16 * 8;
 #pragma unroll
   for (int step = 0; step < kAttentionTileKeys / kMmaDepth; ++step) {
-    const auto& left = probabilities[2 * step];
-    const auto& right = probabilities[2 * step + 1];
-    const uint32_t p[4] = {NarrowPair(left[0], left[1]), NarrowPair(left[2], left[3]),
-                           NarrowPair(right[0], right[1]), NarrowPair(right[2], right[3])};
+    uint32_t v[kPairs][4];
 #pragma unroll
-    for (int pair = 0; pair < kHeadDim / 16; ++pair) {
-      uint32_t v[4];
-      LoadMatricesTransposed(
-          values.data + (step * kMmaDepth + row) * Tile<kHeadDim>::kPitch + pair * 16 + dim, v);
-      MultiplyAdd(p, v[0], v[1], state.output[2 * pair]);
-      MultiplyAdd(p, v[2], v[3], state.output[2 * pair + 1]);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      LoadMatricesTransposed(values + step * kMmaDepth * KeyTile<kHeadDim>::kPitch + pair * 16,
+                             v[pair]);
     }
-  }
-}
-
-// Adds the four partial sums of each query.
-template <int kHeadDim>
-__device__ void FinishSplit(State<kHeadDim>& state) {
 #pragma unroll
-  for (float& sum : state.sum) {
-    sum = sum + __shfl_xor_sync(kAllLanes, sum, 1);
-    sum = sum + __shfl_xor_sync(kAllLanes, sum, 2);
-  }
-}
-
-template <int kHeadDim>
-__device__ void MergeState(const State<kHeadDim>& split, State<kHeadDim>& merged) {
+    for (int r = 0; r < kTiles; ++r) {
+      if (r >= row_tiles) continue;
+      uint32_t p[4];
+      LoadMatrices(probabilities + r * kMmaRows * kPitch + step * kMmaDepth, p);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const MergeWeights weights =
-        MergeSplit(split.max[half], split.sum[half], merged.max[half], merged.sum[half]);
-#pragma unroll
-    for (int t = 0; t < kHeadDim / kMmaColumns; ++t) {
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        merged.output[t][i] = MergeOutput(split.output[t][i], merged.output[t][i], weights);
+      for (int pair = 0; pair < kPairs; ++pair) {
+        MultiplyAdd(p, v[pair][0], v[pair][1], state.output[r][2 * pair]);
+        MultiplyAdd(p, v[pair][2], v[pair][3], state.output[r][2 * pair + 1]);
       }
     }
   }
 }
 
-// Writes one query's final output, or its share of the partials.
-template <int kHeadDim>
-__device__ void StoreQuery(const AttentionArgs& args, const AttentionItem& item, int32_t query,
-                           int32_t group, int half, const State<kHeadDim>& state) {
-  if (query >= item.row_count * group) return;
-  const int32_t head = static_cast<int32_t>(blockIdx.y) * group + query % group;
-  const int32_t row = query / group;
-  const int column = threadIdx.x % 4 * 2;
-  if (item.partial_row < 0) {
-    BFloat16* out = args.out +
-                    (int64_t{item.first_row + row} * args.shape.head_count + head) * kHeadDim +
-                    column;
+// Adds the partial sums of each query: of the four lanes, then of the four warps in order. All
+// threads of the block call.
+template <int kHeadDim, int kTiles>
+__device__ void FinishSplit(const Block& block, int row_tiles, Shared<kHeadDim, kTiles>& shared,
+                            State<kHeadDim, kTiles>& state) {
 #pragma unroll
-    for (int t = 0; t < kHeadDim / kMmaColumns; ++t) {
-      const float* values = state.output[t] + 2 * half;
+  for (int r = 0; r < kTiles; ++r) {
+    if (r >= row_tiles) continue;
+    for (int half = 0; half < 2; ++half) {
+      float sum = state.sum[r][half];
+      sum = sum + __shfl_xor_sync(kAllLanes, sum, 1);
+      sum = sum + __shfl_xor_sync(kAllLanes, sum, 2);
+      const int row = r * kMmaRows + block.lane / 4 + 8 * half;
+      if (block.lane % 4 == 0) shared.sum[block.warp][row] = sum;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    if (r >= row_tiles) continue;
+    for (int half = 0; half < 2; ++half) {
+      const int row = r * kMmaRows + block.lane / 4 + 8 * half;
+      float sum = shared.sum[0][row];
+#pragma unroll
+      for (int warp = 1; warp < kWarps; ++warp) sum = sum + shared.sum[warp][row];
+      state.sum[r][half] = sum;
+    }
+  }
+}
+
+template <int kHeadDim, int kTiles>
+__device__ void MergeState(const State<kHeadDim, kTiles>& split, State<kHeadDim, kTiles>& merged) {
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const MergeWeights weights = MergeSplit(split.max[r][half], split.sum[r][half],
+                                              merged.max[r][half], merged.sum[r][half]);
+#pragma unroll
+      for (int t = 0; t < State<kHeadDim, kTiles>::kOutputTiles; ++t) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          merged.output[r][t][i] =
+              MergeOutput(split.output[r][t][i], merged.output[r][t][i], weights);
+        }
+      }
+    }
+  }
+}
+
+// Writes the warp's dimensions of one query's final output, or of its partial.
+template <int kHeadDim, int kTiles>
+__device__ void StoreQuery(const AttentionArgs& args, const Block& block, int row_tile, int half,
+                           const State<kHeadDim, kTiles>& state) {
+  constexpr int kOutputTiles = State<kHeadDim, kTiles>::kOutputTiles;
+  const int32_t query = row_tile * kMmaRows + block.lane / 4 + 8 * half;
+  if (query >= block.query_count()) return;
+  const int32_t head = block.head_of(query);
+  const int32_t row = query / block.group;
+  const int column = block.warp * (kHeadDim / kWarps) + block.lane % 4 * 2;
+  const float sum = state.sum[row_tile][half];
+  const auto& tiles = state.output[row_tile];
+  if (block.item.partial_row < 0) {
+    BFloat16* out =
+        args.out + (int64_t{block.item.first_row + row} * args.shape.head_count + head) * kHeadDim +
+        column;
+#pragma unroll
+    for (int t = 0; t < kOutputTiles; ++t) {
       *reinterpret_cast<uint32_t*>(out + t * kMmaColumns) =
-          NarrowPair(Normalise(values[0], state.sum[half]), Normalise(values[1], state.sum[half]));
+          NarrowPair(Normalise(tiles[t][2 * half], sum), Normalise(tiles[t][2 * half + 1], sum));
     }
     return;
   }
-  const int64_t place = int64_t{item.partial_row + row} * args.shape.head_count + head;
+  const int64_t place = int64_t{block.item.partial_row + row} * args.shape.head_count + head;
   if (column == 0) {
-    args.partial_state[2 * place] = state.max[half];
-    args.partial_state[2 * place + 1] = state.sum[half];
+    args.partial_state[2 * place] = state.max[row_tile][half];
+    args.partial_state[2 * place + 1] = sum;
   }
   float* output = args.partial_output + place * kHeadDim + column;
 #pragma unroll
-  for (int t = 0; t < kHeadDim / kMmaColumns; ++t) {
-    const float* values = state.output[t] + 2 * half;
-    *reinterpret_cast<float2*>(output + t * kMmaColumns) = make_float2(values[0], values[1]);
+  for (int t = 0; t < kOutputTiles; ++t) {
+    *reinterpret_cast<float2*>(output + t * kMmaColumns) =
+        make_float2(tiles[t][2 * half], tiles[t][2 * half + 1]);
   }
 }
 
 template <int kHeadDim>
-__device__ void ZeroRows(const AttentionArgs& args, const AttentionItem& item, int32_t group) {
-  const int32_t width = group * kHeadDim;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x) * kVectorElements; i < item.row_count * width;
-       i += kThreads * kVectorElements) {
+__device__ void ZeroRows(const AttentionArgs& args, const Block& block) {
+  const int32_t width = block.group * kHeadDim;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) * kVectorElements;
+       i < block.item.row_count * width; i += kThreads * kVectorElements) {
     BFloat16* out = args.out +
-                    int64_t{item.first_row + i / width} * args.shape.head_count * kHeadDim +
+                    int64_t{block.item.first_row + i / width} * args.shape.head_count * kHeadDim +
                     static_cast<int32_t>(blockIdx.y) * width + i % width;
     *reinterpret_cast<uint4*>(out) = make_uint4(0, 0, 0, 0);
   }
 }
 
-// One block: one item and one kv head. kIsWhole: items with all keys (splits are merged in
-// registers); otherwise items with one split. Items of the other sort are left alone.
-template <int kHeadDim, bool kIsWhole>
-__global__ void __launch_bounds__(kThreads, kIsWhole ? 2 : 3)
-    AttentionKernel(const __grid_constant__ AttentionArgs args, float scale) {
+// One block: one item and one kv head. kIsWhole: items with all keys, whose splits are merged in
+// registers; otherwise items with one split.
+template <int kHeadDim, int kTiles, bool kIsWhole>
+__global__ void __launch_bounds__(kThreads, kTiles == kSmallTiles ? 3 : 2)
+    AttentionKernel(const __grid_constant__ AttentionArgs args, int32_t first_item, float scale) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  auto& tiles = *reinterpret_cast<SharedTiles<kHeadDim>*>(shared_memory);
-  const AttentionItem item = args.items[blockIdx.x];
-  if ((item.partial_row < 0) != kIsWhole) return;
-  const int32_t group = args.shape.head_count / args.shape.kv_head_count;
-  if (item.first_position < 0) return ZeroRows<kHeadDim>(args, item, group);
+  auto& shared = *reinterpret_cast<Shared<kHeadDim, kTiles>*>(shared_memory);
+  const Block block = {args.items[first_item + static_cast<int32_t>(blockIdx.x)],
+                       args.shape.head_count / args.shape.kv_head_count,
+                       static_cast<int>(threadIdx.x) / kWarpSize,
+                       static_cast<int>(threadIdx.x) % kWarpSize};
+  if (block.item.first_position < 0) return ZeroRows<kHeadDim>(args, block);
 
-  const int lane = threadIdx.x % kWarpSize;
-  const int32_t warp_query = static_cast<int32_t>(threadIdx.x) / kWarpSize * kMmaRows;
-  const bool has_queries = warp_query < item.row_count * group;
-  const int32_t queries[2] = {warp_query + lane / 4, warp_query + lane / 4 + 8};
-  const int32_t positions[2] = {item.first_position + queries[0] / group,
-                                item.first_position + queries[1] / group};
-  Queries<kHeadDim> q;
-  LoadQueries(QueryAt<kHeadDim>(args, item, queries[0], group),
-              QueryAt<kHeadDim>(args, item, queries[1], group), q);
-  State<kHeadDim> split;
-  State<kHeadDim> merged;
+  const int row_tiles = (block.query_count() + kMmaRows - 1) / kMmaRows;
+  int32_t positions[kTiles][2];
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    for (int half = 0; half < 2; ++half) {
+      const int32_t query = r * kMmaRows + block.lane / 4 + 8 * half;
+      positions[r][half] = block.item.first_position + query / block.group;
+    }
+  }
+  Queries<kHeadDim, kTiles> queries;
+  queries.Load(args, block, shared);
+  State<kHeadDim, kTiles> split;
+  State<kHeadDim, kTiles> merged;
   split.Reset();
   if constexpr (kIsWhole) merged.Reset();
 
-  LoadTile(args, item, item.first_key, item.end_key, tiles.keys[0], tiles.values[0]);
+  LoadTile<kHeadDim>(args, block, block.item.first_key, shared.keys[0], shared.values[0]);
   CommitCopies();
   int stage = 0;
-  for (int32_t key = item.first_key; key < item.end_key; key += kAttentionTileKeys) {
+  for (int32_t key = block.item.first_key; key < block.item.end_key; key += kAttentionTileKeys) {
+    WaitForCopies<0>();
+    __syncthreads();
     const int32_t next = key + kAttentionTileKeys;
-    if (next < item.end_key) {
-      LoadTile(args, item, next, item.end_key, tiles.keys[stage ^ 1], tiles.values[stage ^ 1]);
+    if (next < block.item.end_key) {
+      LoadTile<kHeadDim>(args, block, next, shared.keys[stage ^ 1], shared.values[stage ^ 1]);
+      CommitCopies();
     }
-    CommitCopies();
-    WaitForCopies<1>();
+    Scores<kTiles> scores;
+    Score(queries, block, row_tiles, stage, shared, scores);
+    ScaleAndMax(scale, key + block.warp * kWarpKeys + block.lane % 4 * 2, positions, block,
+                row_tiles, scores, shared);
     __syncthreads();
-    if (has_queries) {
-      float scores[kKeyTiles][4];
-      Score(q, tiles.keys[stage], scores);
-      Softmax(scale, key + lane % 4 * 2, positions, scores, split);
-      AddValues(scores, tiles.values[stage], split);
-      if (kIsWhole && (next % args.split_keys == 0 || next >= item.end_key)) {
-        FinishSplit(split);
-        MergeState(split, merged);
-        split.Reset();
-      }
+    Softmax(block, row_tiles, scores, shared, split);
+    __syncthreads();
+    AddValues(block, row_tiles, stage, shared, split);
+    if (kIsWhole && (next % args.split_keys == 0 || next >= block.item.end_key)) {
+      FinishSplit(block, row_tiles, shared, split);
+      MergeState(split, merged);
+      split.Reset();
     }
-    __syncthreads();
     stage ^= 1;
   }
-  if (!has_queries) return;
-  if constexpr (!kIsWhole) FinishSplit(split);
-  for (int half = 0; half < 2; ++half) {
-    StoreQuery(args, item, queries[half], group, half, kIsWhole ? merged : split);
+  if constexpr (!kIsWhole) FinishSplit(block, row_tiles, shared, split);
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    for (int half = 0; half < 2; ++half) {
+      StoreQuery(args, block, r, half, kIsWhole ? merged : split);
+    }
   }
 }
 
@@ -383,26 +515,46 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
   }
 }
 
+template <int kHeadDim, int kTiles, bool kIsWhole>
+cudaError_t PrepareKernel() {
+  return cudaFuncSetAttribute(AttentionKernel<kHeadDim, kTiles, kIsWhole>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(Shared<kHeadDim, kTiles>));
+}
+
 template <int kHeadDim>
 cudaError_t Prepare() {
-  constexpr int kSharedBytes = sizeof(SharedTiles<kHeadDim>);
-  cudaError_t error = cudaFuncSetAttribute(
-      AttentionKernel<kHeadDim, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(AttentionKernel<kHeadDim, false>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  for (const cudaError_t error :
+       {PrepareKernel<kHeadDim, kSmallTiles, false>(), PrepareKernel<kHeadDim, kSmallTiles, true>(),
+        PrepareKernel<kHeadDim, kLargeTiles, false>(),
+        PrepareKernel<kHeadDim, kLargeTiles, true>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+template <int kHeadDim, int kTiles, bool kIsWhole>
+void Launch(const AttentionArgs& args, int32_t first_item, int32_t item_count,
+            cudaStream_t stream) {
+  if (item_count == 0) return;
+  const float scale = 1.44269504f / sqrtf(static_cast<float>(kHeadDim));
+  const dim3 grid(item_count, args.shape.kv_head_count);
+  AttentionKernel<kHeadDim, kTiles, kIsWhole>
+      <<<grid, kThreads, sizeof(Shared<kHeadDim, kTiles>), stream>>>(args, first_item, scale);
 }
 
 template <int kHeadDim>
 cudaError_t Run(const AttentionArgs& args, cudaStream_t stream) {
-  constexpr size_t kSharedBytes = sizeof(SharedTiles<kHeadDim>);
-  const float scale = 1.44269504f / sqrtf(static_cast<float>(kHeadDim));
-  const dim3 grid(args.item_count, args.shape.kv_head_count);
-  if (args.has_whole_items) {
-    AttentionKernel<kHeadDim, true><<<grid, kThreads, kSharedBytes, stream>>>(args, scale);
-  }
+  const AttentionItemCounts& counts = args.counts;
+  int32_t first = 0;
+  Launch<kHeadDim, kSmallTiles, false>(args, first, counts.small_split, stream);
+  first += counts.small_split;
+  Launch<kHeadDim, kLargeTiles, false>(args, first, counts.large_split, stream);
+  first += counts.large_split;
+  Launch<kHeadDim, kSmallTiles, true>(args, first, counts.small_whole, stream);
+  first += counts.small_whole;
+  Launch<kHeadDim, kLargeTiles, true>(args, first, counts.large_whole, stream);
   if (args.merge_count > 0) {
-    AttentionKernel<kHeadDim, false><<<grid, kThreads, kSharedBytes, stream>>>(args, scale);
     const dim3 merge_grid(args.merge_count,
                           (args.shape.head_count + kMergeWarps - 1) / kMergeWarps);
     MergeKernel<kHeadDim><<<merge_grid, kMergeWarps * kWarpSize, 0, stream>>>(args);
@@ -418,7 +570,6 @@ cudaError_t PrepareAttention() {
 }
 
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.item_count == 0) return cudaSuccess;
   switch (args.shape.head_dim) {
     case 64:
       return Run<64>(args, stream);

@@ -9,11 +9,13 @@
 // and of 64 into tiles. A split starts fresh (max -inf, sum and output 0) and scans its tiles in
 // order:
 //   new_max = max(max, max_j s_j);  alpha = 2^(max - new_max);  p_j = 2^(s_j - new_max)
-//   sum    = fma(sum, alpha, sum_j p_j)    four partial sums: j mod 8 in {0,1}, {2,3}, {4,5}, {6,7}
+//   sum    = fma(sum, alpha, sum_j p_j)    16 partial sums: warp j / 16 of the tile, and of its
+//   keys
+//                                          those with j mod 8 in {0,1}, {2,3}, {4,5} or {6,7}
 //   output = output * alpha + sum_j bf16(p_j) v_j         m16n8k16 steps over j in increasing order
-// At the end of a split the four sums are added by a butterfly. Splits are merged in increasing
-// order by one function, whether one thread block scanned them or several did, and
-// out = bf16(output / sum).
+// At the end of a split the sums are added: of four lanes by a butterfly, then of the four warps in
+// order. Splits are merged in increasing order by one function, whether one thread block scanned
+// them or several did, and out = bf16(output / sum).
 //
 // Keys past a row's position get p_j = 0; a tile, or a split, without keys for a row leaves its
 // state as it was, to the bit. So a row's bits do not depend on the rows beside it, on its place
@@ -35,6 +37,17 @@ inline constexpr int32_t kAttentionTileKeys = 64;
 inline constexpr int32_t kCanonicalSplitKeys = 512;
 // Query rows × heads of a group that one thread block works on.
 inline constexpr int32_t kAttentionTileQueries = 64;
+
+// Items of at most this many query rows × heads are small: they run with fewer registers.
+inline constexpr int32_t kSmallItemQueries = 16;
+
+// How many items of each sort there are; they follow each other in this order.
+struct AttentionItemCounts {
+  int32_t small_split = 0;  // with one split
+  int32_t large_split = 0;
+  int32_t small_whole = 0;  // with all keys
+  int32_t large_whole = 0;
+};
 
 // What the blocks (item, kv_head) do: rows of one sequence, or padding rows.
 struct AttentionItem {
@@ -61,10 +74,9 @@ struct AttentionMerge {
 struct AttentionArgs {
   AttentionShape shape;
   int32_t split_keys = kCanonicalSplitKeys;  // a multiple of 64
-  int32_t item_count = 0;
+  AttentionItemCounts counts;
   int32_t merge_count = 0;
-  bool has_whole_items = false;            // any with partial_row -1
-  const AttentionItem* items = nullptr;    // [item_count], device
+  const AttentionItem* items = nullptr;    // device
   const AttentionMerge* merges = nullptr;  // [merge_count], device
   const int32_t* block_tables = nullptr;   // device
   const BFloat16* qkv = nullptr;

@@ -13,6 +13,9 @@ constexpr int32_t kTargetBlocksPerProcessor = 6;
 constexpr int32_t kMinBlocksPerProcessor = 2;
 constexpr int32_t kMinSplitKeys = 128;
 
+// In the order of AttentionItemCounts.
+enum Sort : size_t { kSmallSplit, kLargeSplit, kSmallWhole, kLargeWhole };
+
 int32_t CeilDiv(int32_t a, int32_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // Thread blocks when every split of every item has one.
@@ -27,17 +30,17 @@ int64_t BlockCount(const Pass& pass, int32_t item_rows, int32_t kv_heads, int32_
 
 class Builder {
  public:
-  Builder(const AttentionLimits& limits, int32_t item_rows, bool may_split, AttentionWork& work)
-      : item_rows_(item_rows),
+  Builder(const AttentionLimits& limits, int32_t group, bool may_split, AttentionWork& work)
+      : group_(group),
+        item_rows_(kAttentionTileQueries / group),
         partial_rows_left_(may_split ? limits.max_partial_rows : 0),
         work_(work) {}
 
   void AddPadding(int32_t first_row, int32_t end_row) {
     for (int32_t row = first_row; row < end_row; row += item_rows_) {
-      work_.items.push_back({.first_row = row,
-                             .row_count = std::min(item_rows_, end_row - row),
-                             .first_position = -1});
-      work_.has_whole_items = true;
+      work_.sorted[kSmallWhole].push_back({.first_row = row,
+                                           .row_count = std::min(item_rows_, end_row - row),
+                                           .first_position = -1});
     }
   }
 
@@ -57,9 +60,9 @@ class Builder {
   void AddRows(AttentionItem item) {
     const int32_t splits = CeilDiv(item.end_key, work_.split_keys);
     const int64_t partial_rows = int64_t{splits} * item.row_count;
+    const bool is_small = item.row_count * group_ <= kSmallItemQueries;
     if (splits == 1 || partial_rows > partial_rows_left_) {
-      work_.items.push_back(item);
-      work_.has_whole_items = true;
+      work_.sorted[is_small ? kSmallWhole : kLargeWhole].push_back(item);
       return;
     }
     for (int32_t row = 0; row < item.row_count; ++row) {
@@ -73,12 +76,13 @@ class Builder {
       item.first_key = split * work_.split_keys;
       item.end_key = std::min(item.first_key + work_.split_keys, end_key);
       item.partial_row = next_partial_row_ + split * item.row_count;
-      work_.items.push_back(item);
+      work_.sorted[is_small ? kSmallSplit : kLargeSplit].push_back(item);
     }
     next_partial_row_ += static_cast<int32_t>(partial_rows);
     partial_rows_left_ -= partial_rows;
   }
 
+  const int32_t group_;
   const int32_t item_rows_;
   int64_t partial_rows_left_;
   int32_t next_partial_row_ = 0;
@@ -95,7 +99,7 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
   const int32_t item_rows = kAttentionTileQueries / group;
   work.items.clear();
   work.merges.clear();
-  work.has_whole_items = false;
+  for (auto& items : work.sorted) items.clear();
   work.split_keys = kCanonicalSplitKeys;
   const auto blocks = [&](int32_t split_keys) {
     return BlockCount(pass, item_rows, shape.kv_head_count, split_keys);
@@ -108,7 +112,7 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
       work.split_keys /= 2;
     }
   }
-  Builder builder(limits, item_rows, may_split, work);
+  Builder builder(limits, group, may_split, work);
   int32_t next_row = 0;
   for (size_t i = 0; i < pass.sequences.size(); ++i) {
     const SequenceRows& sequence = pass.sequences[i];
@@ -117,6 +121,14 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
     next_row = sequence.first_row + sequence.row_count;
   }
   builder.AddPadding(next_row, pass.row_count);
+  for (const auto& items : work.sorted) {
+    work.items.insert(work.items.end(), items.begin(), items.end());
+  }
+  const auto count = [&work](Sort sort) { return static_cast<int32_t>(work.sorted[sort].size()); };
+  work.counts = {.small_split = count(kSmallSplit),
+                 .large_split = count(kLargeSplit),
+                 .small_whole = count(kSmallWhole),
+                 .large_whole = count(kLargeWhole)};
 }
 
 }  // namespace selfsame::cuda

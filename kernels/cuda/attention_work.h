@@ -3,6 +3,7 @@
 // Cuts a pass into the work items of the attention kernel. Host code; decides speed, and under the
 // fast schedule also where splits end.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,10 +20,11 @@ struct AttentionLimits {
 };
 
 struct AttentionWork {
-  std::vector<AttentionItem> items;
+  std::vector<AttentionItem> items;  // sorted as `counts` says
+  AttentionItemCounts counts;
   std::vector<AttentionMerge> merges;
   int32_t split_keys = kCanonicalSplitKeys;
-  bool has_whole_items = false;
+  std::array<std::vector<AttentionItem>, 4> sorted;  // working memory: items by sort
 };
 
 // `block_table_offsets[i]` is where sequence i's block table starts among all. Every row of the

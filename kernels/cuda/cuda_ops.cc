@@ -15,6 +15,7 @@
 #include "kernels/cuda/pass_buffers.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/stream_gemm.h"
 #include "kernels/cuda/weights.h"
 
 namespace selfsame {
@@ -223,9 +224,8 @@ class CudaOps final : public Ops {
     auto* partials = partials_.data<float>();
     Note(RunAttention({.shape = shape,
                        .split_keys = work.split_keys,
-                       .item_count = static_cast<int32_t>(work.items.size()),
+                       .counts = work.counts,
                        .merge_count = static_cast<int32_t>(work.merges.size()),
-                       .has_whole_items = work.has_whole_items,
                        .items = view().items,
                        .merges = view().merges,
                        .block_tables = view().block_tables,
@@ -341,6 +341,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
   }
   ASSIGN_OR_RETURN(cuda::Device device, cuda::OpenDevice(options.device));
   RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(), "preparing kernels"));
+  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareStreamGemm(), "preparing kernels"));
   ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create());
   ASSIGN_OR_RETURN(cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));
   const cuda::AttentionLimits limits = {.schedule = options.schedule,

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include "common/errors.h"
+#include "kernels/cuda/stream_gemm.h"
 
 namespace selfsame::cuda {
 namespace {
@@ -89,21 +90,34 @@ absl::StatusOr<GemmLauncher> GemmLauncher::Create(cudaStream_t stream) {
   return GemmLauncher(std::move(handle), std::move(workspace), stream);
 }
 
-cublasStatus_t GemmLauncher::Run(const GemmShape& shape, const cublasLtMatmulAlgo_t& algorithm,
-                                 int32_t rows, const GemmOperands& operands) const {
+absl::Status GemmLauncher::Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
+                               const GemmOperands& operands) const {
+  if (algorithm.stream_config >= 0) {
+    return ToStatus(RunStreamGemm(algorithm.stream_config,
+                                  {.x = operands.x,
+                                   .w = operands.w,
+                                   .y = operands.y,
+                                   .is_float = shape.output == GemmOutput::kFloat,
+                                   .rows = rows,
+                                   .n = shape.n,
+                                   .k = shape.k},
+                                  stream_),
+                    "matrix product");
+  }
   Descriptors descriptors;
   const cublasStatus_t status = Describe(shape, rows, operands.bias, descriptors);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  if (status != CUBLAS_STATUS_SUCCESS) return ToStatus(status, "describing a matrix product");
   const float one = 1.0f;
   const float zero = 0.0f;
-  return cublasLtMatmul(handle_.get(), &descriptors.product, &one, operands.w, &descriptors.w,
-                        operands.x, &descriptors.x, &zero, operands.y, &descriptors.y, operands.y,
-                        &descriptors.y, &algorithm, workspace_.data(), workspace_.size_bytes(),
-                        stream_);
+  return ToStatus(cublasLtMatmul(handle_.get(), &descriptors.product, &one, operands.w,
+                                 &descriptors.w, operands.x, &descriptors.x, &zero, operands.y,
+                                 &descriptors.y, operands.y, &descriptors.y, &algorithm.blas,
+                                 workspace_.data(), workspace_.size_bytes(), stream_),
+                  "matrix product");
 }
 
-std::vector<cublasLtMatmulAlgo_t> GemmLauncher::Propose(const GemmShape& shape, int32_t rows,
-                                                        GemmSearchSpace space, int count) const {
+std::vector<GemmAlgorithm> GemmLauncher::Propose(const GemmShape& shape, int32_t rows,
+                                                 GemmSearchSpace space, int count) const {
   Descriptors descriptors;
   Preference preference;
   // Any bias pointer will do; only its alignment is looked at.
@@ -124,12 +138,15 @@ std::vector<cublasLtMatmulAlgo_t> GemmLauncher::Propose(const GemmShape& shape, 
                                      &found) != CUBLAS_STATUS_SUCCESS) {
     return {};
   }
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<GemmAlgorithm> algorithms;
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
     if (space == GemmSearchSpace::kSingleSplit && !IsSingleSplit(result.algo)) continue;
-    algorithms.push_back(result.algo);
+    algorithms.push_back({.blas = result.algo});
+  }
+  for (int config = 0; config < kStreamGemmConfigs && !shape.has_bias; ++config) {
+    if (StreamGemmTakes(config, rows, shape.k)) algorithms.push_back({.stream_config = config});
   }
   return algorithms;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Matrix products y = x · Wᵀ + bias by cuBLASLt: bf16 operands, float accumulation. x: [rows, k],
+// Matrix products y = x · Wᵀ + bias, by cuBLASLt or by stream_gemm.h for few rows: bf16 operands,
+// float accumulation. x: [rows, k],
 // W: [n, k], y: [rows, n], bias: [n], all row-major and contiguous.
 
 #include <compare>
@@ -26,6 +27,12 @@ struct GemmShape {
   size_t output_element_bytes() const { return output == GemmOutput::kFloat ? 4 : 2; }
 };
 
+// One of cuBLASLt's algorithms, or a configuration of stream_gemm.h.
+struct GemmAlgorithm {
+  cublasLtMatmulAlgo_t blas = {};
+  int32_t stream_config = -1;  // -1: `blas`
+};
+
 struct GemmOperands {
   const BFloat16* x = nullptr;
   const BFloat16* w = nullptr;
@@ -45,12 +52,14 @@ class GemmLauncher {
   static absl::StatusOr<GemmLauncher> Create(cudaStream_t stream);
 
   // Enqueues one product. Allocates and measures nothing.
-  cublasStatus_t Run(const GemmShape& shape, const cublasLtMatmulAlgo_t& algorithm, int32_t rows,
-                     const GemmOperands& operands) const;
+  // An error means that the algorithm does not take these operands, or a broken device.
+  absl::Status Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
+                   const GemmOperands& operands) const;
 
-  // What cuBLASLt proposes, in its order, at most `count`. Takes milliseconds.
-  std::vector<cublasLtMatmulAlgo_t> Propose(const GemmShape& shape, int32_t rows,
-                                            GemmSearchSpace space, int count) const;
+  // What cuBLASLt proposes, in its order, at most `count`; then what stream_gemm.h has. Takes
+  // milliseconds.
+  std::vector<GemmAlgorithm> Propose(const GemmShape& shape, int32_t rows, GemmSearchSpace space,
+                                     int count) const;
 
   cudaStream_t stream() const { return stream_; }
 

@@ -110,14 +110,14 @@ void* GemmBench::Reference(int class_index) const {
   return references_.data<std::byte>() + static_cast<size_t>(class_index) * size_bytes;
 }
 
-absl::StatusOr<bool> GemmBench::RunProbe(const cublasLtMatmulAlgo_t& algorithm, int32_t rows,
+absl::StatusOr<bool> GemmBench::RunProbe(const GemmAlgorithm& algorithm, int32_t rows,
                                          bool is_shifted) {
   // All bits set is NaN: an element that is not written agrees with nothing.
   const size_t size_bytes =
       static_cast<size_t>(rows) * static_cast<size_t>(shape_.n) * shape_.output_element_bytes();
   RETURN_IF_ERROR(
       ToStatus(cudaMemsetAsync(output_.data(), 0xff, size_bytes, launcher_.stream()), "poisoning"));
-  return launcher_.Run(shape_, algorithm, rows, Operands(is_shifted)) == CUBLAS_STATUS_SUCCESS;
+  return launcher_.Run(shape_, algorithm, rows, Operands(is_shifted)).ok();
 }
 
 absl::StatusOr<uint32_t> GemmBench::Agreement(int32_t rows, bool is_shifted, int class_count) {
@@ -146,7 +146,7 @@ absl::StatusOr<uint32_t> GemmBench::Agreement(int32_t rows, bool is_shifted, int
   return agreement;
 }
 
-absl::StatusOr<std::optional<int>> GemmBench::Classify(const cublasLtMatmulAlgo_t& algorithm,
+absl::StatusOr<std::optional<int>> GemmBench::Classify(const GemmAlgorithm& algorithm,
                                                        int32_t rows) {
   ASSIGN_OR_RETURN(const bool runs, RunProbe(algorithm, rows, false));
   if (!runs) return std::optional<int>();
@@ -173,7 +173,7 @@ absl::StatusOr<std::optional<int>> GemmBench::Classify(const cublasLtMatmulAlgo_
   return std::optional<int>(found);
 }
 
-absl::StatusOr<bool> GemmBench::IsMember(const cublasLtMatmulAlgo_t& algorithm, int32_t rows,
+absl::StatusOr<bool> GemmBench::IsMember(const GemmAlgorithm& algorithm, int32_t rows,
                                          int class_index) {
   SELFSAME_CHECK(class_index < class_count_);
   for (const bool is_shifted : {false, true}) {
@@ -185,8 +185,7 @@ absl::StatusOr<bool> GemmBench::IsMember(const cublasLtMatmulAlgo_t& algorithm, 
   return true;
 }
 
-absl::StatusOr<std::optional<float>> GemmBench::Time(const cublasLtMatmulAlgo_t& algorithm,
-                                                     int32_t rows) {
+absl::StatusOr<std::optional<float>> GemmBench::Time(const GemmAlgorithm& algorithm, int32_t rows) {
   const cudaStream_t stream = launcher_.stream();
   // Loads the kernel, which cannot be done while capturing.
   ASSIGN_OR_RETURN(const bool runs, RunProbe(algorithm, rows, false));
@@ -197,7 +196,7 @@ absl::StatusOr<std::optional<float>> GemmBench::Time(const cublasLtMatmulAlgo_t&
   const bool is_captured = graph.Capture(stream, [&] {
     for (int64_t i = 0; i < launches; ++i) {
       const GemmOperands operands = Operands(false, i % weight_copies_);
-      if (launcher_.Run(shape_, algorithm, rows, operands) != CUBLAS_STATUS_SUCCESS) return false;
+      if (!launcher_.Run(shape_, algorithm, rows, operands).ok()) return false;
     }
     return true;
   });
@@ -218,7 +217,7 @@ absl::StatusOr<std::optional<float>> GemmBench::Time(const cublasLtMatmulAlgo_t&
   return std::optional<float>(best_ms * 1000.0f / static_cast<float>(launches));
 }
 
-absl::StatusOr<bool> GemmBench::Runs(const cublasLtMatmulAlgo_t& algorithm,
+absl::StatusOr<bool> GemmBench::Runs(const GemmAlgorithm& algorithm,
                                      std::initializer_list<int32_t> row_counts) {
   for (const int32_t rows : row_counts) {
     if (rows < 1) continue;

@@ -23,15 +23,14 @@ class GemmBench {
   // The class of an algorithm that gives every probe row the same bits in all slots, however
   // shifted and beside NaN; nothing when it does not, or does not run. Unknown bits found at
   // kProbeRows rows or more make a new class, up to kMaxClasses.
-  absl::StatusOr<std::optional<int>> Classify(const cublasLtMatmulAlgo_t& algorithm, int32_t rows);
-  absl::StatusOr<bool> IsMember(const cublasLtMatmulAlgo_t& algorithm, int32_t rows,
-                                int class_index);
+  absl::StatusOr<std::optional<int>> Classify(const GemmAlgorithm& algorithm, int32_t rows);
+  absl::StatusOr<bool> IsMember(const GemmAlgorithm& algorithm, int32_t rows, int class_index);
 
   // Microseconds of one product, the weights coming from memory, not from the cache.
-  absl::StatusOr<std::optional<float>> Time(const cublasLtMatmulAlgo_t& algorithm, int32_t rows);
+  absl::StatusOr<std::optional<float>> Time(const GemmAlgorithm& algorithm, int32_t rows);
 
   // Whether it runs at each of these row counts; those below 1 are left out.
-  absl::StatusOr<bool> Runs(const cublasLtMatmulAlgo_t& algorithm,
+  absl::StatusOr<bool> Runs(const GemmAlgorithm& algorithm,
                             std::initializer_list<int32_t> row_counts);
 
   const GemmShape& shape() const { return shape_; }
@@ -42,8 +41,7 @@ class GemmBench {
   GemmOperands Operands(bool is_shifted, int64_t copy = 0) const;
   void* Reference(int class_index) const;
   // Runs once over poisoned output. False: the algorithm does not take these rows.
-  absl::StatusOr<bool> RunProbe(const cublasLtMatmulAlgo_t& algorithm, int32_t rows,
-                                bool is_shifted);
+  absl::StatusOr<bool> RunProbe(const GemmAlgorithm& algorithm, int32_t rows, bool is_shifted);
   // Bit i: the latest output agrees with reference i of classes [0, class_count).
   absl::StatusOr<uint32_t> Agreement(int32_t rows, bool is_shifted, int class_count);
 

@@ -7,8 +7,11 @@
 #include <fstream>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/errors.h"
+#include "kernels/cuda/stream_gemm.h"
 #include "nlohmann/json.hpp"
 
 namespace selfsame::cuda {
@@ -17,13 +20,23 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kVersion = 1;
+constexpr char kStreamPrefix[] = "stream-";
 
-std::string ToHex(const cublasLtMatmulAlgo_t& algorithm) {
+// "stream-N", or the bytes of cuBLASLt's descriptor.
+std::string ToText(const GemmAlgorithm& chosen) {
+  if (chosen.stream_config >= 0) return absl::StrCat(kStreamPrefix, chosen.stream_config);
+  const cublasLtMatmulAlgo_t& algorithm = chosen.blas;
   return absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm)));
 }
 
-bool FromHex(const std::string& hex, cublasLtMatmulAlgo_t& algorithm) {
+bool FromText(const std::string& hex, GemmAlgorithm& parsed) {
+  absl::string_view text = hex;
+  if (absl::ConsumePrefix(&text, kStreamPrefix)) {
+    return absl::SimpleAtoi(text, &parsed.stream_config) && parsed.stream_config >= 0 &&
+           parsed.stream_config < kStreamGemmConfigs;
+  }
+  cublasLtMatmulAlgo_t& algorithm = parsed.blas;
   if (hex.size() != 2 * sizeof(algorithm) ||
       hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
     return false;
@@ -70,7 +83,7 @@ std::optional<std::vector<GemmPlan>> ParsePlans(const Json& entry) {
         item.contains("algorithm") && item["algorithm"].is_string() && item.contains("in_class") &&
         item["in_class"].is_boolean() && item.contains("time_us") && item["time_us"].is_number() &&
         item.contains("best_time_us") && item["best_time_us"].is_number();
-    if (!is_complete || !FromHex(item["algorithm"].get<std::string>(), plan.algorithm)) {
+    if (!is_complete || !FromText(item["algorithm"].get<std::string>(), plan.algorithm)) {
       return std::nullopt;
     }
     plan.rows = item["rows"].get<int32_t>();
@@ -87,7 +100,7 @@ Json ToJson(const std::vector<GemmPlan>& plans) {
   Json items = Json::array();
   for (const GemmPlan& plan : plans) {
     items.push_back({{"rows", plan.rows},
-                     {"algorithm", ToHex(plan.algorithm)},
+                     {"algorithm", ToText(plan.algorithm)},
                      {"in_class", plan.is_in_class},
                      {"time_us", plan.time_us},
                      {"best_time_us", plan.best_time_us}});

@@ -16,7 +16,7 @@ absl::Status GemmPlans::Run(const GemmShape& shape, int32_t rows, const GemmOper
       [](const GemmPlan& candidate, int32_t wanted) { return candidate.rows < wanted; });
   SELFSAME_CHECK(rows >= 1 && plan != plans->end());
   const int32_t run_rows = options_.schedule == Schedule::kCanonical ? plan->rows : rows;
-  return ToStatus(launcher_.Run(shape, plan->algorithm, run_rows, operands), "matrix product");
+  return launcher_.Run(shape, plan->algorithm, run_rows, operands);
 }
 
 absl::StatusOr<const std::vector<GemmPlan>*> GemmPlans::PlansFor(const GemmShape& shape) {

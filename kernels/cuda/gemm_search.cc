@@ -23,7 +23,7 @@ absl::Status NoPlanError(const GemmShape& shape, int32_t rows) {
 
 struct ClassSearch {
   int chosen = -1;
-  std::vector<cublasLtMatmulAlgo_t> members;  // of the chosen class, as proposed along the ladder
+  std::vector<GemmAlgorithm> members;  // of the chosen class, as proposed along the ladder
 };
 
 // Sorts the proposals of the fixed ladder into classes. `bench` keeps the classes' references.
@@ -33,10 +33,10 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& b
     int rungs = 0;
   };
   std::array<Count, kMaxClasses> counts;
-  std::array<std::vector<cublasLtMatmulAlgo_t>, kMaxClasses> members;
+  std::array<std::vector<GemmAlgorithm>, kMaxClasses> members;
   for (const int32_t rows : kClassLadder) {
     std::array<bool, kMaxClasses> is_covered = {};
-    for (const cublasLtMatmulAlgo_t& algorithm :
+    for (const GemmAlgorithm& algorithm :
          launcher.Propose(bench.shape(), rows, GemmSearchSpace::kSingleSplit, kCandidates)) {
       ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithm, rows));
       if (!found.has_value()) continue;
@@ -62,10 +62,10 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& b
 }
 
 // Of `algorithms`, the fastest member of the class.
-absl::StatusOr<std::optional<GemmPlan>> FastestMember(
-    GemmBench& bench, int chosen, int32_t rows, std::span<const cublasLtMatmulAlgo_t> algorithms) {
+absl::StatusOr<std::optional<GemmPlan>> FastestMember(GemmBench& bench, int chosen, int32_t rows,
+                                                      std::span<const GemmAlgorithm> algorithms) {
   std::optional<GemmPlan> best;
-  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+  for (const GemmAlgorithm& algorithm : algorithms) {
     ASSIGN_OR_RETURN(const bool is_member, bench.IsMember(algorithm, rows, chosen));
     if (!is_member) continue;
     ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<GemmPlan>> SearchCanonical(const GemmLauncher& launch
 }
 
 struct Timed {
-  cublasLtMatmulAlgo_t algorithm;
+  GemmAlgorithm algorithm;
   float time_us;
 };
 
@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<GemmPlan>> SearchFast(const GemmLauncher& launcher,
   int32_t previous = 0;
   for (const int32_t rows : options.rungs) {
     std::vector<Timed> timed;
-    for (const cublasLtMatmulAlgo_t& algorithm :
+    for (const GemmAlgorithm& algorithm :
          launcher.Propose(bench.shape(), rows, GemmSearchSpace::kAll, kCandidates)) {
       ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
       if (time_us.has_value()) timed.push_back({algorithm, *time_us});

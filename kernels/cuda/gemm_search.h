@@ -22,7 +22,7 @@ namespace selfsame::cuda {
 // How to run up to `rows` rows.
 struct GemmPlan {
   int32_t rows = 0;
-  cublasLtMatmulAlgo_t algorithm = {};
+  GemmAlgorithm algorithm = {};
   bool is_in_class = false;   // of the canonical reduction class
   float time_us = 0.0f;       // measured, weights read from memory
   float best_time_us = 0.0f;  // of the fastest algorithm tried, in the class or not

@@ -42,6 +42,7 @@ absl::StatusOr<PassBuffers> PassBuffers::Create(int32_t max_rows, int32_t max_lo
   const auto rows = static_cast<size_t>(max_rows);
   const size_t items = rows + static_cast<size_t>(limits.max_partial_rows);
   buffers.work_.items.reserve(items);
+  for (auto& sorted : buffers.work_.sorted) sorted.reserve(items);
   buffers.work_.merges.reserve(rows);
   buffers.kv_slots_.reserve(rows);
   buffers.block_table_offsets_.reserve(rows);

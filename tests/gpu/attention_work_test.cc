@@ -56,6 +56,13 @@ void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequence
     }
   }
   for (const int count : places) ASSERT_GE(count, 1);
+  const AttentionItemCounts& counts = work.counts;
+  ASSERT_EQ(static_cast<size_t>(counts.small_split + counts.large_split + counts.small_whole +
+                                counts.large_whole),
+            work.items.size());
+  for (int32_t i = 0; i < counts.small_split + counts.large_split; ++i) {
+    ASSERT_GE(work.items[static_cast<size_t>(i)].partial_row, 0);
+  }
   for (const Sequence& sequence : sequences) {
     for (int32_t i = 0; i < sequence.row_count; ++i) {
       ASSERT_GE(keys[static_cast<size_t>(sequence.first_row + i)], sequence.first_position + i + 1);
@@ -87,7 +94,7 @@ TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
   const AttentionWork lone = Build({{0, 1, 1999}}, 1, limits);
   EXPECT_EQ(lone.items.size(), 4u);
   EXPECT_EQ(lone.merges.size(), 1u);
-  EXPECT_FALSE(lone.has_whole_items);
+  EXPECT_EQ(lone.counts.small_split, 4);
   std::vector<Sequence> many;
   for (int32_t i = 0; i < 200; ++i) many.push_back({i, 1, 1999});
   const AttentionWork crowd = Build(many, 200, limits);

@@ -32,7 +32,8 @@ std::vector<GemmPlan> Plans() {
   std::vector<GemmPlan> plans(2);
   plans[0] = {.rows = 8, .algorithm = {}, .is_in_class = true, .time_us = 2.5f, .best_time_us = 2};
   plans[1] = {.rows = 16, .algorithm = {}, .is_in_class = true, .time_us = 3, .best_time_us = 3};
-  plans[1].algorithm.data[0] = 0x0123456789abcdef;
+  plans[1].algorithm.blas.data[0] = 0x0123456789abcdef;
+  plans[0].algorithm.stream_config = 3;
   return plans;
 }
 
@@ -44,7 +45,9 @@ TEST_F(GemmPlanFileTest, PlansComeBackAndOthersStay) {
   ASSERT_TRUE(loaded->has_value());
   ASSERT_EQ((*loaded)->size(), 2u);
   EXPECT_EQ((**loaded)[1].rows, 16);
-  EXPECT_EQ((**loaded)[1].algorithm.data[0], 0x0123456789abcdefu);
+  EXPECT_EQ((**loaded)[1].algorithm.blas.data[0], 0x0123456789abcdefu);
+  EXPECT_EQ((**loaded)[1].algorithm.stream_config, -1);
+  EXPECT_EQ((**loaded)[0].algorithm.stream_config, 3);
   EXPECT_EQ((**loaded)[0].time_us, 2.5f);
   EXPECT_TRUE((**loaded)[0].is_in_class);
 }

@@ -1,5 +1,6 @@
 // Writes a random model with a tokeniser that both services can serve: selfsame-tiny-model DIR.
-// Its shape is one the CUDA kernels take; its two best logits are nearly tied everywhere.
+// Its products are large enough for a GPU's fastest algorithms to split their sums, and its two
+// best logits are nearly tied everywhere.
 
 #include <cstdio>
 #include <filesystem>
@@ -15,12 +16,12 @@ int main(int argc, char** argv) {
   std::filesystem::create_directories(argv[1]);
   constexpr int kVocabSize = 900;
   selfsame::testing::WriteTinyModel(argv[1], {.vocab_size = kVocabSize,
-                                              .hidden_size = 576,
-                                              .intermediate_size = 1536,
-                                              .layer_count = 6,
-                                              .head_count = 9,
-                                              .kv_head_count = 3,
-                                              .head_dim = 64});
+                                              .hidden_size = 2048,
+                                              .intermediate_size = 8192,
+                                              .layer_count = 2,
+                                              .head_count = 16,
+                                              .kv_head_count = 8,
+                                              .head_dim = 128});
   selfsame::testing::WriteTinyTokenizer(argv[1], kVocabSize);
   return 0;
 }

@@ -1,0 +1,89 @@
+// Sorts cuBLASLt's algorithms for the products of the 8B shape into reduction classes and times
+// them: which class is how fast at how many rows, and how fast the best algorithm of all is. Prints
+// one line for each product and row count; "class i: m members, t us" names the fastest of a class,
+// with * where it is a configuration of stream_gemm.h.
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/errors.h"
+#include "kernels/cuda/gemm_bench.h"
+#include "kernels/cuda/stream_gemm.h"
+
+namespace selfsame::bench {
+namespace {
+
+constexpr int32_t kMaxRows = 512;
+constexpr int kCandidates = 64;
+
+struct ClassFigures {
+  int members = 0;
+  float best_us = 0.0f;
+  bool is_stream = false;
+  float stream_us = 0.0f;  // fastest configuration of stream_gemm.h
+};
+
+absl::Status MeasureRows(const cuda::GemmLauncher& launcher, cuda::GemmBench& bench, int32_t rows) {
+  const cuda::GemmShape& shape = bench.shape();
+  float best_us = 0.0f;
+  int tried = 0;
+  for (const cuda::GemmAlgorithm& algorithm :
+       launcher.Propose(shape, rows, cuda::GemmSearchSpace::kAll, kCandidates)) {
+    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+    if (!time_us.has_value()) continue;
+    best_us = tried++ == 0 ? *time_us : std::min(best_us, *time_us);
+  }
+  std::map<int, ClassFigures> classes;  // -1: bits that depend on the slot, or new ones
+  for (const cuda::GemmAlgorithm& algorithm :
+       launcher.Propose(shape, rows, cuda::GemmSearchSpace::kSingleSplit, kCandidates)) {
+    ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithm, rows));
+    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+    if (!time_us.has_value()) continue;
+    ClassFigures& figures = classes[found.value_or(-1)];
+    const bool is_stream = algorithm.stream_config >= 0;
+    if (is_stream && (figures.stream_us == 0.0f || *time_us < figures.stream_us)) {
+      figures.stream_us = *time_us;
+    }
+    if (figures.members++ == 0 || *time_us < figures.best_us) {
+      figures.best_us = *time_us;
+      figures.is_stream = is_stream;
+    }
+  }
+  std::printf("n %lld k %lld rows %d: best %.1f us of %d", static_cast<long long>(shape.n),
+              static_cast<long long>(shape.k), rows, best_us, tried);
+  for (const auto& [index, figures] : classes) {
+    std::printf("; class %d: %d members, %.1f us%s", index, figures.members, figures.best_us,
+                figures.is_stream ? "*" : "");
+    if (figures.stream_us > 0.0f) std::printf(" (stream %.1f)", figures.stream_us);
+  }
+  std::printf("\n");
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareStreamGemm(), "preparing kernels"));
+  ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create());
+  ASSIGN_OR_RETURN(const cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));
+  for (const cuda::GemmShape& shape :
+       {cuda::GemmShape{.n = 6144, .k = 4096}, cuda::GemmShape{.n = 4096, .k = 4096},
+        cuda::GemmShape{.n = 28672, .k = 4096}, cuda::GemmShape{.n = 4096, .k = 14336},
+        cuda::GemmShape{.n = 128256, .k = 4096, .output = cuda::GemmOutput::kFloat}}) {
+    ASSIGN_OR_RETURN(cuda::GemmBench bench, cuda::GemmBench::Create(launcher, shape, kMaxRows));
+    for (const int32_t rows : {512, 256, 64, 32, 16, 8}) {
+      RETURN_IF_ERROR(MeasureRows(launcher, bench, rows));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace selfsame::bench
+
+int main() {
+  const absl::Status status = selfsame::bench::Run();
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
