@@ -120,7 +120,7 @@ TEST(CheckRunTest, VerifiersWithAnotherFingerprintEndTheRunBeforeItBegins) {
     ++sent;
     return answer;
   });
-  server.verifiers = {{.connected = true, .fingerprint = "fp"}};
+  server.verifiers = {{"127.0.0.1:1", true, "fp", ""}};
   EXPECT_EQ(RunCheckPhases(server, options, Quiet).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(sent, 0);
