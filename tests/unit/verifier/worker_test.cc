@@ -90,9 +90,9 @@ class WorkerTest : public ::testing::Test {
   }
 
   void Add(SessionOpening opening, const Answer& answer, ProposerOptions options) {
-    options.seed = opening.session_id;
-    proposers_.emplace(opening.session_id,
-                       Proposer(std::move(opening), answer, kVocabSize, options));
+    const uint64_t id = opening.session_id;
+    options.seed = id;
+    proposers_.emplace(id, Proposer(std::move(opening), answer, kVocabSize, options));
   }
 
   // Opens the sessions one every `stagger` passes and runs until all have ended.
