@@ -1,16 +1,15 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <sched.h>
-
 #include "common/check.h"
 
 namespace selfsame::cpu {
 namespace {
 
-// A pass has some hundred calls a few microseconds apart; waiting by spinning covers those gaps.
-// Yielding after that costs little when the CPU is free and gives it away when it is not.
-constexpr int kSpinCount = 64;
-constexpr int kYieldCount = 200;
+// A pass has some hundred calls a few microseconds apart, and threads end their shares about
+// together: spinning for some ten microseconds covers both waits. Whoever waits longer sleeps,
+// since the thread it waits for may need this very CPU. Yielding instead would put the waiter
+// behind every other thread of a busy machine, while a sleeper is put first when it is woken.
+constexpr int kSpinCount = 400;
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -82,14 +81,14 @@ void ThreadPool::Run(int count, Task task) {
   if (sleeper_count_.load() > 0) Wake();
 
   const int done = RunItems(0);
-  if (pending_.fetch_sub(done, std::memory_order_acq_rel) == done) return;
-  for (int spin = 0;; ++spin) {
-    if (pending_.load(std::memory_order_acquire) == 0) return;
-    if (spin < kSpinCount) {
-      Pause();
-    } else {
-      sched_yield();
-    }
+  int pending = pending_.fetch_sub(done, std::memory_order_acq_rel) - done;
+  for (int spin = 0; pending > 0 && spin < kSpinCount; ++spin) {
+    Pause();
+    pending = pending_.load(std::memory_order_acquire);
+  }
+  while (pending > 0) {
+    pending_.wait(pending, std::memory_order_acquire);
+    pending = pending_.load(std::memory_order_acquire);
   }
 }
 
@@ -116,19 +115,17 @@ void ThreadPool::Work(int thread) {
   while (!stopping_.load(std::memory_order_relaxed)) {
     const uint32_t call = call_.load(std::memory_order_acquire);
     const int done = RunItems(thread);
-    if (done > 0) pending_.fetch_sub(done, std::memory_order_acq_rel);
+    if (done > 0 && pending_.fetch_sub(done, std::memory_order_acq_rel) == done) {
+      pending_.notify_one();
+    }
     AwaitCall(call);
   }
 }
 
 void ThreadPool::AwaitCall(uint32_t call) {
-  for (int spin = 0; spin < kSpinCount + kYieldCount; ++spin) {
+  for (int spin = 0; spin < kSpinCount; ++spin) {
     if (call_.load(std::memory_order_relaxed) != call) return;
-    if (spin < kSpinCount) {
-      Pause();
-    } else {
-      sched_yield();
-    }
+    Pause();
   }
   sleeper_count_.fetch_add(1);
   const uint32_t wake_count = wake_count_.load();

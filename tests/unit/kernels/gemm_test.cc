@@ -27,7 +27,7 @@ struct Shape {
   int64_t k;
 };
 
-constexpr Shape kShapes[] = {{1, 1}, {5, 7}, {31, 16}, {33, 65}, {96, 576}, {127, 131}, {64, 1536}};
+constexpr Shape kShapes[] = {{1, 1}, {5, 7}, {31, 16}, {33, 65}, {96, 576}, {127, 131}, {64, 1030}};
 
 std::vector<BFloat16> RunGemm(Ops& ops, const std::vector<BFloat16>& x, int32_t rows,
                               const PackedMatrix& w, const std::vector<BFloat16>& bias) {
@@ -58,7 +58,7 @@ TEST(GemmTest, CanonicalEqualsTheScalarDefinitionOnEveryTargetAndThreadCount) {
   for (const Shape& shape : kShapes) {
     const auto w = RandomBFloat16(shape.n * shape.k, 1);
     const auto bias = RandomBFloat16(shape.n, 2);
-    for (const int32_t rows : {1, 2, 3, 5, 8, 9, 17}) {
+    for (const int32_t rows : {1, 3, 8, 17}) {
       const auto x = RandomBFloat16(rows * shape.k, 3 + rows);
       const auto expected = ScalarGemm(x, rows, w, shape, bias);
       for (const int threads : {1, 2, 3}) {
@@ -111,7 +111,7 @@ TEST(GemmTest, CanonicalRowsIgnoreTheirOffsetAndNeighbours) {
   auto ops = MakeOps(Schedule::kCanonical, 2);
   const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
   const auto alone = RunGemm(*ops, row, 1, *packed, {});
-  for (const int32_t rows : {2, 7, 8, 16, 33, 130}) {
+  for (const int32_t rows : {2, 7, 16, 130}) {
     for (const int32_t offset : {0, 1, rows / 2, rows - 1}) {
       auto x = RandomBFloat16(rows * shape.k, 8 + rows);
       // A neighbour that overflows must stay a matter of that neighbour.
