@@ -33,12 +33,6 @@ constexpr char kArithmeticVersion[] = "cpu/1";
 
 // Below this many elements a row op is done before another thread would have joined.
 constexpr int64_t kElementsPerTask = 16384;
-// Rows that a GEMM task takes at a time: their floats stay in the L2 cache while panels stream by.
-constexpr int64_t kRowBlockBytes = 256 << 10;
-constexpr int32_t kMinRowBlock = 8;
-// Weight bytes of a GEMM task: large enough to stream, small enough that threads end together.
-constexpr int64_t kTaskWeightBytes = 64 << 10;
-
 int UsableCpuCount() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -53,61 +47,6 @@ bool HasFusedMultiplyAdd() {
   return (hwy::SupportedTargets() & HWY_NEON) != 0;
 #endif
 }
-
-int32_t CeilDivide(int64_t value, int64_t divisor) {
-  return static_cast<int32_t>((value + divisor - 1) / divisor);
-}
-
-// Memory that grows to the largest size asked for and is then reused.
-class Scratch {
- public:
-  // Null when the system has no memory; `status` then says so.
-  float* Floats(int64_t count, absl::Status& status) {
-    const size_t size_bytes = static_cast<size_t>(count) * sizeof(float);
-    if (memory_ == nullptr || memory_->size_bytes() < size_bytes) {
-      memory_.reset();
-      auto memory = cpu::MappedMemory::Create(size_bytes);
-      if (!memory.ok()) {
-        status = memory.status();
-        return nullptr;
-      }
-      memory_ = *std::move(memory);
-    }
-    return reinterpret_cast<float*>(memory_->data());
-  }
-
- private:
-  std::unique_ptr<cpu::MappedMemory> memory_;
-};
-
-// Cuts a GEMM into ranges: blocks of rows whose inputs stay in the L2 cache while panels stream by,
-// and within them runs of panels. What a range computes does not depend on the cut.
-class GemmTasks {
- public:
-  GemmTasks(int32_t rows, int64_t row_bytes, const CpuPackedMatrix& w)
-      : rows_(rows), panels_(w.panel_count()) {
-    const auto fitting = static_cast<int32_t>(kRowBlockBytes / row_bytes);
-    row_block_ = std::max(kMinRowBlock, fitting / kMinRowBlock * kMinRowBlock);
-    const int64_t panel_bytes = w.panel_words() * static_cast<int64_t>(sizeof(uint32_t));
-    panel_block_ = static_cast<int32_t>(std::max<int64_t>(1, kTaskWeightBytes / panel_bytes));
-    panel_blocks_ = CeilDivide(panels_, panel_block_);
-  }
-
-  int count() const { return CeilDivide(rows_, row_block_) * panel_blocks_; }
-
-  cpu::GemmRange Range(int task) const {
-    const int32_t row = task / panel_blocks_ * row_block_;
-    const int32_t panel = task % panel_blocks_ * panel_block_;
-    return {row, std::min(rows_, row + row_block_), panel, std::min(panels_, panel + panel_block_)};
-  }
-
- private:
-  int32_t rows_;
-  int32_t panels_;
-  int32_t row_block_;
-  int32_t panel_block_;
-  int32_t panel_blocks_;
-};
 
 class CpuOps : public Ops {
  public:
@@ -181,7 +120,7 @@ class CpuOps : public Ops {
   void ForRows(int32_t rows, int64_t row_elements, const Body& body) {
     const auto rows_per_task =
         static_cast<int32_t>(std::max<int64_t>(1, kElementsPerTask / row_elements));
-    pool_.Run(CeilDivide(rows, rows_per_task), [&](int task, int) {
+    pool_.Run((rows + rows_per_task - 1) / rows_per_task, [&](int task, int) {
       const int32_t end = std::min(rows, (task + 1) * rows_per_task);
       for (int32_t row = task * rows_per_task; row < end; ++row) body(row);
     });
@@ -201,9 +140,9 @@ class CpuOps : public Ops {
   std::vector<TaskSplit> splits_;     // likewise, when they are shared out
   absl::Status status_;
 
-  Scratch widened_;
-  Scratch attention_;
-  Scratch partials_;
+  cpu::Scratch widened_;
+  cpu::Scratch attention_;
+  cpu::Scratch partials_;
   std::vector<std::vector<cpu::Candidate>> candidates_;  // one a thread
 };
 
@@ -268,7 +207,7 @@ void CpuOps::RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w,
             [&](int32_t row) { cpu::WidenRows(x, row, row + 1, w.k(), stride, widened); });
   }
 
-  const GemmTasks tasks(rows, row_bytes, w);
+  const cpu::GemmTasks tasks(rows, row_bytes, w);
   pool_.Run(tasks.count(), [&](int task, int) {
     const cpu::GemmRange range = tasks.Range(task);
     switch (plan.kernel) {

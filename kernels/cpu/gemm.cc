@@ -210,33 +210,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace selfsame::cpu {
 namespace {
-// Bytes that a tile streaming from memory looks ahead (BM_GemmKernel, cold).
-constexpr int64_t kLookAheadBytes = 4096;
-constexpr int64_t kPairBytes = kPanelWidth * sizeof(uint32_t);
-
 HWY_EXPORT(Gemm);
 HWY_EXPORT(FewRows);
 HWY_EXPORT(Lanes);
 HWY_EXPORT(Widen);
 }  // namespace
-
-RowTiles::RowTiles(const GemmRange& range, int32_t tile_rows, const CpuPackedMatrix& w,
-                   int32_t panel)
-    : row_(range.row_begin),
-      row_end_(range.row_end),
-      tile_count_((range.row_end - range.row_begin + tile_rows - 1) / tile_rows),
-      panel_(reinterpret_cast<const char*>(w.panel(panel))),
-      panel_bytes_(w.pair_count() * kPairBytes) {}
-
-void RowTiles::Next() {
-  row_ += rows();
-  ++tile_;
-}
-
-PrefetchStream RowTiles::Prefetch() const {
-  if (tile_count_ == 1) return {panel_ + kLookAheadBytes, kPairBytes};
-  return {panel_ + panel_bytes_ + panel_bytes_ * tile_ / tile_count_, kPairBytes / tile_count_};
-}
 
 void WidenRows(const BFloat16* x, int32_t row_begin, int32_t row_end, int64_t k, int64_t stride,
                float* out) {

@@ -29,6 +29,25 @@ struct GemmRange {
   int32_t panel_end = 0;
 };
 
+// Cuts a GEMM into ranges: blocks of rows whose inputs stay in the L2 cache while panels stream by,
+// and within them runs of panels. What a range computes does not depend on the cut.
+class GemmTasks {
+ public:
+  // `row_bytes`: of one row of x as the kernel reads it.
+  GemmTasks(int32_t rows, int64_t row_bytes, const CpuPackedMatrix& w);
+
+  int count() const { return row_blocks_ * panel_blocks_; }
+  GemmRange Range(int task) const;
+
+ private:
+  int32_t rows_;
+  int32_t panels_;
+  int32_t row_block_;
+  int32_t row_blocks_;
+  int32_t panel_block_;
+  int32_t panel_blocks_;
+};
+
 // What a register tile asks the cache for while it computes: per step of one pair of k, the two
 // lines at `address`, which then advances by `step_bytes`.
 struct PrefetchStream {

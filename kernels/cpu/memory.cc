@@ -32,16 +32,16 @@ absl::StatusOr<std::unique_ptr<MappedMemory>> MappedMemory::Create(size_t size_b
         "memory for " + std::to_string(size_bytes) + " bytes of weights, activations or KV",
         kRetryAfterMs);
   }
-  auto address = reinterpret_cast<uintptr_t>(mapping);
+  auto* data = static_cast<std::byte*>(mapping);
   if (is_huge) {
-    address = RoundUp(address, kHugePageBytes);
+    const size_t past = reinterpret_cast<uintptr_t>(mapping) % kHugePageBytes;
+    if (past != 0) data += kHugePageBytes - past;
 #ifdef MADV_HUGEPAGE
     // Only advice: without huge pages everything is correct and somewhat slower.
-    madvise(reinterpret_cast<void*>(address), RoundUp(size_bytes, kHugePageBytes), MADV_HUGEPAGE);
+    madvise(data, RoundUp(size_bytes, kHugePageBytes), MADV_HUGEPAGE);
 #endif
   }
-  return std::unique_ptr<MappedMemory>(
-      new MappedMemory(mapping, mapping_bytes, reinterpret_cast<std::byte*>(address), size_bytes));
+  return std::unique_ptr<MappedMemory>(new MappedMemory(mapping, mapping_bytes, data, size_bytes));
 }
 
 MappedMemory::~MappedMemory() { munmap(mapping_, mapping_bytes_); }
@@ -55,6 +55,20 @@ absl::StatusOr<ArenaSlice> WeightArena::Allocate(size_t size_bytes) {
   ArenaSlice slice{mapping_, mapping_->data() + used_bytes_};
   used_bytes_ += needed_bytes;
   return slice;
+}
+
+float* Scratch::Floats(int64_t count, absl::Status& status) {
+  const size_t size_bytes = static_cast<size_t>(count) * sizeof(float);
+  if (memory_ == nullptr || memory_->size_bytes() < size_bytes) {
+    memory_.reset();
+    auto memory = MappedMemory::Create(size_bytes);
+    if (!memory.ok()) {
+      status = memory.status();
+      return nullptr;
+    }
+    memory_ = *std::move(memory);
+  }
+  return reinterpret_cast<float*>(memory_->data());
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> CpuBuffer::Create(size_t size_bytes) {

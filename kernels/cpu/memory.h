@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
 
@@ -50,6 +52,17 @@ class WeightArena {
  private:
   std::shared_ptr<MappedMemory> mapping_;
   size_t used_bytes_ = 0;
+};
+
+// Working memory that grows to the largest size asked for and is then reused. Contents are not
+// kept.
+class Scratch {
+ public:
+  // Cache-line aligned. Null when the system has no memory; `status` then says so.
+  float* Floats(int64_t count, absl::Status& status);
+
+ private:
+  std::unique_ptr<MappedMemory> memory_;
 };
 
 // Ops::Allocate of the CPU backend.

@@ -1,26 +1,13 @@
 #include "kernels/cpu/packed_matrix.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "common/errors.h"
+#include "kernels/float16.h"
 
 namespace selfsame::cpu {
 namespace {
-
-// Exact: every half is a float.
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1fu;
-  const uint32_t fraction = half & 0x3ffu;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-  }
-  const uint32_t widened = exponent == 31 ? 0xffu : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
-}
 
 template <typename T>
 T LoadUnaligned(const std::byte* from) {

@@ -15,63 +15,77 @@ bool IsBefore(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token_id < b.token_id;
 }
 
-// Lowers a threshold from the maximum, in doubling steps of `step`, until is_enough(threshold). Few
-// tokens usually lie above it, so that sorting them is cheap.
+// Gathers the tokens above a threshold that goes down from the maximum in doubling steps of `step`,
+// until is_enough(candidates) or all tokens are in. Few usually are, so that ordering them is
+// cheap.
 template <typename IsEnough>
-float FindThreshold(float max, float step, const IsEnough& is_enough) {
-  for (float depth = step; depth < 1e4f * step; depth *= 2.0f) {
-    const float threshold = max - depth;
-    if (is_enough(threshold)) return threshold;
+void GatherUntil(const float* logits, int32_t vocab, float max, float temperature, float step,
+                 std::vector<Candidate>& candidates, const IsEnough& is_enough) {
+  constexpr int kMaxDoublings = 8;
+  for (int doubling = 0; doubling <= kMaxDoublings; ++doubling) {
+    const float depth = std::ldexp(step, doubling);
+    const float threshold = doubling < kMaxDoublings ? max - depth : -kInfinity;
+    candidates.clear();
+    GatherCandidates(logits, vocab, threshold, max, temperature, candidates);
+    if (is_enough(candidates)) return;
   }
-  return -kInfinity;
 }
 
-// The cutoff that keeps the top_k first tokens in order of (logit, id).
-Cutoff TopKCutoff(const float* logits, int32_t vocab, float max, int32_t top_k,
-                  std::vector<Candidate>& candidates) {
-  const float threshold = FindThreshold(
-      max, 1.0f, [&](float value) { return CountAtLeast(logits, vocab, value) >= top_k; });
-  candidates.clear();
-  GatherCandidates(logits, vocab, threshold, kNoCutoff, candidates);
-  const auto last = candidates.begin() + (top_k - 1);
-  std::nth_element(candidates.begin(), last, candidates.end(), IsBefore);
-  return {last->logit, last->token_id + 1};
+uint64_t TotalMass(const std::vector<Candidate>& candidates) {
+  uint64_t total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.mass;
+  return total;
 }
 
-// The cutoff that keeps, of what passes `cutoff`, the first tokens whose mass reaches top_p.
-Cutoff TopPCutoff(const float* logits, int32_t vocab, float max, const SampleRow& row,
-                  const Cutoff& cutoff, std::vector<Candidate>& candidates) {
-  const uint64_t total = SumMass(logits, vocab, max, row.temperature, cutoff);
-  const auto target =
-      static_cast<uint64_t>(std::ceil(static_cast<double>(row.top_p) * static_cast<double>(total)));
-  // Between the cutoff and an equal threshold only the ids differ; the sum then counts tokens the
-  // candidates lack, which the loop below tolerates by running to the end.
-  const float threshold = FindThreshold(max, 2.0f * row.temperature, [&](float value) {
-    if (value <= cutoff.logit) return true;
-    return SumMass(logits, vocab, max, row.temperature,
-                   {value, std::numeric_limits<int32_t>::max()}) >= target;
-  });
-  candidates.clear();
-  GatherCandidates(logits, vocab, threshold, cutoff, candidates);
+// Leaves the first top_k tokens in order of (logit, id), in any order.
+void KeepTopK(const float* logits, int32_t vocab, float max, const SampleRow& row,
+              std::vector<Candidate>& candidates) {
+  const auto count = static_cast<size_t>(row.top_k);
+  GatherUntil(logits, vocab, max, row.temperature, 1.0f, candidates,
+              [count](const auto& gathered) { return gathered.size() >= count; });
+  std::nth_element(candidates.begin(), candidates.begin() + (row.top_k - 1), candidates.end(),
+                   IsBefore);
+  candidates.resize(count);
+}
+
+// The mass that the kept tokens must reach.
+uint64_t TargetMass(float top_p, uint64_t total) {
+  return static_cast<uint64_t>(std::ceil(static_cast<double>(top_p) * static_cast<double>(total)));
+}
+
+// Leaves the first tokens in order of (logit, id) whose mass reaches `target`, at least one.
+void KeepMass(uint64_t target, std::vector<Candidate>& candidates) {
   std::sort(candidates.begin(), candidates.end(), IsBefore);
   uint64_t mass = 0;
-  for (const Candidate& candidate : candidates) {
-    mass += FixedPointMass(candidate.logit, max, row.temperature);
-    if (mass >= target) return {candidate.logit, candidate.token_id + 1};
+  size_t count = 0;
+  while (count < candidates.size() && (count == 0 || mass < target)) {
+    mass += candidates[count++].mass;
   }
-  return cutoff;
+  candidates.resize(count);
+}
+
+Cutoff FindCutoff(const float* logits, int32_t vocab, float max, const SampleRow& row,
+                  std::vector<Candidate>& candidates) {
+  const bool has_top_k = row.top_k > 0 && row.top_k < vocab;
+  const bool has_top_p = row.top_p < 1.0f;
+  if (!has_top_k && !has_top_p) return kNoCutoff;
+  if (has_top_k) {
+    KeepTopK(logits, vocab, max, row, candidates);
+    if (has_top_p) KeepMass(TargetMass(row.top_p, TotalMass(candidates)), candidates);
+  } else {
+    const uint64_t target = TargetMass(row.top_p, SumMass(logits, vocab, max, row.temperature));
+    GatherUntil(logits, vocab, max, row.temperature, 2.0f * row.temperature, candidates,
+                [target](const auto& gathered) { return TotalMass(gathered) >= target; });
+    KeepMass(target, candidates);
+  }
+  const Candidate& last = *std::max_element(candidates.begin(), candidates.end(), IsBefore);
+  return {last.logit, last.token_id + 1};
 }
 
 int32_t ChooseToken(const float* logits, int32_t vocab, const SampleRow& row, const LogitMax& max,
                     std::vector<Candidate>& scratch) {
   if (row.temperature <= 0.0f) return max.token_id;
-  Cutoff cutoff = kNoCutoff;
-  if (row.top_k > 0 && row.top_k < vocab) {
-    cutoff = TopKCutoff(logits, vocab, max.logit, row.top_k, scratch);
-  }
-  if (row.top_p < 1.0f) {
-    cutoff = TopPCutoff(logits, vocab, max.logit, row, cutoff, scratch);
-  }
+  const Cutoff cutoff = FindCutoff(logits, vocab, max.logit, row, scratch);
   const NoiseKey key = {row.seed, static_cast<uint32_t>(row.position),
                         static_cast<uint32_t>(row.choice_index)};
   return FindNoisyMax(logits, vocab, max, row.temperature, key, cutoff);

@@ -20,8 +20,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr int32_t kSliceTokens = 1024;
-// No noise is larger: u is at most 1 - 2^-24.
-constexpr float kNoiseBound = 16.7f;
+// Noise is below 16.64, as u is at most 1 - 2^-24; the rest is room for rounding.
+constexpr float kNoiseBound = 16.8f;
 
 HWY_INLINE FloatVec Finite(FloatVec logits) {
   const FloatTag d;
@@ -90,48 +90,32 @@ float SumOfExp(const float* logits, int32_t vocab, float max) {
   return total;
 }
 
-// True where token first + lane passes the cutoff.
-HWY_INLINE hn::Mask<FloatTag> Passes(FloatVec logits, hn::Vec<IntTag> tokens,
-                                     const Cutoff& cutoff) {
+// Masses as floats, still to be truncated.
+HWY_INLINE FloatVec Masses(FloatVec logits, float max, float temperature) {
   const FloatTag d;
-  const IntTag ints;
-  const FloatVec threshold = hn::Set(d, cutoff.logit);
-  const auto is_early = hn::RebindMask(d, hn::Lt(tokens, hn::Set(ints, cutoff.end_id)));
-  return hn::Or(hn::Gt(logits, threshold), hn::And(hn::Eq(logits, threshold), is_early));
+  const FloatVec z = hn::Div(hn::Sub(logits, hn::Set(d, max)), hn::Set(d, temperature));
+  return hn::Mul(ExpVector(z), hn::Set(d, 0x1p40f));
 }
 
-uint64_t Mass(const float* logits, int32_t vocab, float max, float temperature,
-              const Cutoff& cutoff) {
+HWY_INLINE uint64_t Truncate(float mass) {
+  return static_cast<uint64_t>(static_cast<int64_t>(mass));
+}
+
+uint64_t Mass(const float* logits, int32_t vocab, float max, float temperature) {
   const FloatTag d;
-  const IntTag ints;
   uint64_t total = 0;
-  ForPieces<kVirtualLanes>(logits, 0, vocab, [&](int32_t token, const float* piece) HWY_ATTR {
-    HWY_ALIGN float mass[kVirtualLanes];
+  ForPieces<kVirtualLanes>(logits, 0, vocab, [&](int32_t, const float* piece) HWY_ATTR {
+    HWY_ALIGN float masses[kVirtualLanes];
     for (int v = 0; v < kVectors; ++v) {
-      const FloatVec logit = Finite(hn::LoadU(d, piece + v * kLanes));
-      const auto tokens = hn::Iota(ints, token + v * kLanes);
-      const FloatVec z = hn::Div(hn::Sub(logit, hn::Set(d, max)), hn::Set(d, temperature));
-      const FloatVec scaled = hn::Mul(ExpVector(z), hn::Set(d, 0x1p40f));
-      hn::Store(hn::IfThenElseZero(Passes(logit, tokens, cutoff), scaled), d, mass + v * kLanes);
+      const FloatVec values = Finite(hn::LoadU(d, piece + v * kLanes));
+      hn::Store(Masses(values, max, temperature), d, masses + v * kLanes);
     }
-    for (const float value : mass) total += static_cast<uint64_t>(static_cast<int64_t>(value));
+    for (const float mass : masses) total += Truncate(mass);
   });
   return total;
 }
 
-int32_t Count(const float* logits, int32_t vocab, float threshold) {
-  const FloatTag d;
-  size_t count = 0;
-  ForPieces<kVirtualLanes>(logits, 0, vocab, [&](int32_t, const float* piece) HWY_ATTR {
-    for (int v = 0; v < kVectors; ++v) {
-      const FloatVec logit = Finite(hn::LoadU(d, piece + v * kLanes));
-      count += hn::CountTrue(d, hn::Ge(logit, hn::Set(d, threshold)));
-    }
-  });
-  return static_cast<int32_t>(count);
-}
-
-void Gather(const float* logits, int32_t vocab, float threshold, const Cutoff& cutoff,
+void Gather(const float* logits, int32_t vocab, float threshold, float max, float temperature,
             std::vector<Candidate>& candidates) {
   const FloatTag d;
   ForPieces<kVirtualLanes>(logits, 0, vocab, [&](int32_t token, const float* piece) HWY_ATTR {
@@ -139,12 +123,14 @@ void Gather(const float* logits, int32_t vocab, float threshold, const Cutoff& c
       const FloatVec values = Finite(hn::LoadU(d, piece + v * kLanes));
       if (hn::AllFalse(d, hn::Ge(values, hn::Set(d, threshold)))) continue;
       HWY_ALIGN float lanes[kLanes];
+      HWY_ALIGN float masses[kLanes];
       hn::Store(values, d, lanes);
+      hn::Store(Masses(values, max, temperature), d, masses);
       for (int32_t i = 0; i < kLanes; ++i) {
-        const float logit = lanes[i];
         const int32_t id = token + v * kLanes + i;
-        const bool passes = logit > cutoff.logit || (logit == cutoff.logit && id < cutoff.end_id);
-        if (logit >= threshold && passes && id < vocab) candidates.push_back({logit, id});
+        if (lanes[i] >= threshold && id < vocab) {
+          candidates.push_back({lanes[i], id, Truncate(masses[i])});
+        }
       }
     }
   });
@@ -160,14 +146,10 @@ HWY_INLINE void MultiplyWords(WordVec words, uint32_t multiplier, WordVec& high,
   low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
 
-struct PhiloxVectors {
-  WordVec words[4];
-};
-
-// Philox with counter[0] = first_counter + lane.
-HWY_INLINE PhiloxVectors PhiloxLanes(uint32_t first_counter, const NoiseKey& key) {
+// The random word of each token: word token mod 4 of Philox with counter[0] = token / 4.
+HWY_INLINE WordVec TokenWords(WordVec tokens, const NoiseKey& key) {
   const WordTag d;
-  WordVec c0 = hn::Iota(d, first_counter);
+  WordVec c0 = hn::ShiftRight<2>(tokens);
   WordVec c1 = hn::Set(d, key.position);
   WordVec c2 = hn::Set(d, key.choice_index);
   WordVec c3 = hn::Zero(d);
@@ -184,51 +166,96 @@ HWY_INLINE PhiloxVectors PhiloxLanes(uint32_t first_counter, const NoiseKey& key
     key0 += kPhiloxWeyl0;
     key1 += kPhiloxWeyl1;
   }
-  return {{c0, c1, c2, c3}};
+  const auto is_odd = hn::Ne(hn::And(tokens, hn::Set(d, 1u)), hn::Zero(d));
+  const auto is_upper = hn::Ne(hn::And(tokens, hn::Set(d, 2u)), hn::Zero(d));
+  return hn::IfThenElse(is_upper, hn::IfThenElse(is_odd, c3, c2), hn::IfThenElse(is_odd, c1, c0));
 }
 
-// The vector form of GumbelNoise, from a random word.
-HWY_INLINE FloatVec Gumbel(WordVec word) {
+// The vector form of GumbelNoise, from random words.
+HWY_INLINE FloatVec Gumbel(WordVec words) {
   const FloatTag d;
-  const FloatVec steps = hn::ConvertTo(d, hn::BitCast(IntTag(), hn::ShiftRight<9>(word)));
+  const FloatVec steps = hn::ConvertTo(d, hn::BitCast(IntTag(), hn::ShiftRight<9>(words)));
   const FloatVec u = hn::Mul(hn::Add(steps, hn::Set(d, 0.5f)), hn::Set(d, 0x1p-23f));
   return hn::Neg(LogVector(hn::Neg(LogVector(u))));
 }
 
+// Looks for the noisy maximum among tokens given to it in any order.
+class NoisySearch {
+ public:
+  NoisySearch(const LogitMax& max, float temperature, const NoiseKey& key)
+      : temperature_(temperature), key_(key), best_token_(max.token_id) {
+    best_ = GumbelNoise(max.token_id, key);
+    UpdateBound();
+  }
+
+  // A token whose logit is further than this (negative) below the maximum cannot win any more.
+  float bound() const { return bound_; }
+  int32_t best_token() const { return best_token_; }
+
+  // differences: logit - max of kLanes tokens.
+  HWY_INLINE void Try(const float* differences, const uint32_t* tokens) {
+    const FloatTag d;
+    const WordTag words;
+    const FloatVec z = hn::Div(hn::Load(d, differences), hn::Set(d, temperature_));
+    const FloatVec noisy = hn::Add(z, Gumbel(TokenWords(hn::Load(words, tokens), key_)));
+    if (hn::AllTrue(d, hn::Lt(noisy, hn::Set(d, best_)))) return;
+    HWY_ALIGN float values[kLanes];
+    hn::Store(noisy, d, values);
+    for (int i = 0; i < kLanes; ++i) {
+      const auto token = static_cast<int32_t>(tokens[i]);
+      if (values[i] > best_ || (values[i] == best_ && token < best_token_)) {
+        best_ = values[i];
+        best_token_ = token;
+      }
+    }
+    UpdateBound();
+  }
+
+ private:
+  void UpdateBound() { bound_ = (best_ - kNoiseBound) * temperature_; }
+
+  const float temperature_;
+  const NoiseKey& key_;
+  float best_;
+  int32_t best_token_;
+  float bound_;
+};
+
 int32_t NoisyMax(const float* logits, int32_t vocab, const LogitMax& max, float temperature,
                  const NoiseKey& key, const Cutoff& cutoff) {
   const FloatTag d;
-  const IntTag ints;
-  // Four tokens share a counter: lane l of vector j is token 4 * l + j of the piece.
-  constexpr int kPiece = 4 * kLanes;
-  int32_t best_token = max.token_id;
-  float best = GumbelNoise(max.token_id, key);
-  ForPieces<kPiece>(logits, 0, vocab, [&](int32_t token, const float* piece) HWY_ATTR {
-    FloatVec z[4];
-    hn::LoadInterleaved4(d, piece, z[0], z[1], z[2], z[3]);
-    FloatVec largest = hn::Set(d, -kInfinity);
-    for (int j = 0; j < 4; ++j) {
-      const FloatVec logit = Finite(z[j]);
-      const auto tokens = hn::Add(hn::ShiftLeft<2>(hn::Iota(ints, 0)), hn::Set(ints, token + j));
-      const FloatVec scaled =
-          hn::Div(hn::Sub(logit, hn::Set(d, max.logit)), hn::Set(d, temperature));
-      z[j] = hn::IfThenElse(Passes(logit, tokens, cutoff), scaled, hn::Set(d, -kInfinity));
-      largest = hn::Max(largest, z[j]);
-    }
-    // Most pieces hold no token that any noise could lift to the best so far.
-    if (hn::AllTrue(d, hn::Lt(hn::Add(largest, hn::Set(d, kNoiseBound)), hn::Set(d, best)))) return;
-    const PhiloxVectors random = PhiloxLanes(static_cast<uint32_t>(token) / 4, key);
-    for (int j = 0; j < 4; ++j) z[j] = hn::Add(z[j], Gumbel(random.words[j]));
-    HWY_ALIGN float noisy[kPiece];
-    hn::StoreInterleaved4(z[0], z[1], z[2], z[3], d, noisy);
-    for (int32_t i = 0; i < kPiece; ++i) {
-      if (noisy[i] > best || (noisy[i] == best && token + i < best_token)) {
-        best = noisy[i];
-        best_token = token + i;
-      }
-    }
+  const WordTag words;
+  NoisySearch search(max, temperature, key);
+  // Tokens that may win are few; they are collected until they fill a vector.
+  HWY_ALIGN float differences[2 * kLanes];
+  HWY_ALIGN uint32_t tokens[2 * kLanes];
+  size_t count = 0;
+  const FloatVec threshold = hn::Set(d, cutoff.logit);
+  const WordVec end_id = hn::Set(words, static_cast<uint32_t>(cutoff.end_id));
+  ForPieces<kLanes>(logits, 0, vocab, [&](int32_t token, const float* piece) HWY_ATTR {
+    const FloatVec logit = Finite(hn::LoadU(d, piece));
+    const FloatVec difference = hn::Sub(logit, hn::Set(d, max.logit));
+    const auto may_win = hn::Ge(difference, hn::Set(d, search.bound()));
+    if (hn::AllFalse(d, may_win)) return;
+    const WordVec ids = hn::Iota(words, static_cast<uint32_t>(token));
+    const auto is_early = hn::RebindMask(d, hn::Lt(ids, end_id));
+    const auto passes =
+        hn::Or(hn::Gt(logit, threshold), hn::And(hn::Eq(logit, threshold), is_early));
+    const auto kept = hn::And(may_win, passes);
+    hn::CompressStore(difference, kept, d, differences + count);
+    count += hn::CompressStore(ids, hn::RebindMask(words, kept), words, tokens + count);
+    if (count < kLanes) return;
+    search.Try(differences, tokens);
+    count -= kLanes;
+    hn::Store(hn::Load(d, differences + kLanes), d, differences);
+    hn::Store(hn::Load(words, tokens + kLanes), words, tokens);
   });
-  return best_token;
+  for (size_t i = count; i < kLanes; ++i) {
+    differences[i] = -kInfinity;
+    tokens[i] = 0;
+  }
+  search.Try(differences, tokens);
+  return search.best_token();
 }
 
 }  // namespace
@@ -241,7 +268,6 @@ namespace {
 HWY_EXPORT(Max);
 HWY_EXPORT(SumOfExp);
 HWY_EXPORT(Mass);
-HWY_EXPORT(Count);
 HWY_EXPORT(Gather);
 HWY_EXPORT(NoisyMax);
 }  // namespace
@@ -254,22 +280,13 @@ float SumExp(const float* logits, int32_t vocab, float max) {
   return HWY_DYNAMIC_DISPATCH(SumOfExp)(logits, vocab, max);
 }
 
-uint64_t FixedPointMass(float logit, float max, float temperature) {
-  return static_cast<uint64_t>(Exp((logit - max) / temperature) * 0x1p40f);
+uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature) {
+  return HWY_DYNAMIC_DISPATCH(Mass)(logits, vocab, max, temperature);
 }
 
-uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature,
-                 const Cutoff& cutoff) {
-  return HWY_DYNAMIC_DISPATCH(Mass)(logits, vocab, max, temperature, cutoff);
-}
-
-int32_t CountAtLeast(const float* logits, int32_t vocab, float threshold) {
-  return HWY_DYNAMIC_DISPATCH(Count)(logits, vocab, threshold);
-}
-
-void GatherCandidates(const float* logits, int32_t vocab, float threshold, const Cutoff& cutoff,
-                      std::vector<Candidate>& candidates) {
-  HWY_DYNAMIC_DISPATCH(Gather)(logits, vocab, threshold, cutoff, candidates);
+void GatherCandidates(const float* logits, int32_t vocab, float threshold, float max,
+                      float temperature, std::vector<Candidate>& candidates) {
+  HWY_DYNAMIC_DISPATCH(Gather)(logits, vocab, threshold, max, temperature, candidates);
 }
 
 float GumbelNoise(int32_t token_id, const NoiseKey& key) {

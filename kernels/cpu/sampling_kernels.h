@@ -35,6 +35,9 @@ struct NoiseKey {
 struct Candidate {
   float logit;
   int32_t token_id;
+  // Weight for top-p: floor(exp((logit - max) / temperature) * 2^40). Integers, so that sums do not
+  // depend on order.
+  uint64_t mass;
 };
 
 // Largest of a row's logits [vocab].
@@ -44,20 +47,12 @@ LogitMax FindMax(const float* logits, int32_t vocab);
 // and a tree; slices are added in increasing order.
 float SumExp(const float* logits, int32_t vocab, float max);
 
-// Weight of a token for top-p: floor(exp((logit - max) / temperature) * 2^40). Integers, so that
-// sums do not depend on order.
-uint64_t FixedPointMass(float logit, float max, float temperature);
+// Sum of the masses of all tokens.
+uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature);
 
-// Sum of FixedPointMass over tokens that pass `cutoff`.
-uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature,
-                 const Cutoff& cutoff);
-
-// Tokens with a logit of at least `threshold` that pass `cutoff`, by increasing id.
-void GatherCandidates(const float* logits, int32_t vocab, float threshold, const Cutoff& cutoff,
-                      std::vector<Candidate>& candidates);
-
-// Number of tokens with a logit of at least `threshold`.
-int32_t CountAtLeast(const float* logits, int32_t vocab, float threshold);
+// Appends the tokens with a logit of at least `threshold`, by increasing id.
+void GatherCandidates(const float* logits, int32_t vocab, float threshold, float max,
+                      float temperature, std::vector<Candidate>& candidates);
 
 // Gumbel noise of a token: -log(-log(u)), u = (word >> 9) + 1/2 in units of 2^-23, word
 // token_id mod 4 of Philox with key = seed and counter = {token_id / 4, position, choice_index, 0}.
