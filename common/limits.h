@@ -48,6 +48,10 @@ inline constexpr int kKeepaliveTimeoutMs = 10000;
 // What may wait for a client that reads slowly, for each request.
 inline constexpr int64_t kMaxUnsentResponseBytes = 256 << 10;
 inline constexpr int64_t kSlowClientRetryMs = 1000;
+// Longer texts are tokenised one at a time, away from the threads that serve calls.
+inline constexpr size_t kLongTextBytes = 64 << 10;
+inline constexpr int kMaxWaitingLongTexts = 32;
+inline constexpr int64_t kLongTextRetryMs = 1000;
 // What may wait for a verifier that reads slowly.
 inline constexpr int64_t kMaxUnsentVerifierBytes = 64 << 20;
 inline constexpr int kMaxVerifiers = 64;

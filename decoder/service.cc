@@ -50,6 +50,21 @@ std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context)
              deadline - std::chrono::system_clock::now());
 }
 
+size_t TextBytes(const v1::ChatMessages& chat) {
+  size_t size_bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) size_bytes += message.content().size();
+  return size_bytes;
+}
+
+// What will be tokenised.
+size_t TextBytes(const v1::GenerateRequest& request) {
+  return request.has_chat() ? TextBytes(request.chat()) : request.prompt().size();
+}
+
+size_t TextBytes(const v1::TokenizeRequest& request) {
+  return request.has_chat() ? TextBytes(request.chat()) : request.text().size();
+}
+
 // One Generate call. The engine and gRPC hold it together: it lives until the call is over and the
 // engine has let go of it.
 class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -58,22 +73,36 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   explicit GenerateCall(Engine& engine) : engine_(engine), queue_(kMaxUnsentResponseBytes) {}
 
+  // What gRPC holds, until OnDone. Called once, before anything else.
+  void Hold() { self_ = shared_from_this(); }
+
   // Hands the request to the engine, or ends the call with the error.
   void Start(absl::StatusOr<GenerationRequest> request) {
-    self_ = shared_from_this();
     if (!request.ok()) {
       OnError(request.status());
       return;
     }
     started_ = ToProto(*request);
     seed_ = request->seed;
-    const absl::StatusOr<uint64_t> id = engine_.Submit(*std::move(request), self_);
+    const absl::StatusOr<uint64_t> id = engine_.Submit(*std::move(request), shared_from_this());
     if (!id.ok()) {
       OnError(id.status());
       return;
     }
+    bool is_unwanted = false;
+    {
+      MutexLock lock(mutex_);
+      engine_id_ = *id;
+      is_unwanted = is_unwanted_;
+    }
+    // The client may have gone while the prompt was tokenised.
+    if (is_unwanted) engine_.Cancel(*id);
+  }
+
+  // The client is gone, or the call has failed.
+  bool HasEnded() {
     MutexLock lock(mutex_);
-    engine_id_ = *id;
+    return end_.has_value();
   }
 
   // Events of the engine.
@@ -113,7 +142,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Advance();
   }
 
-  void OnCancel() override { CancelInEngine(); }
+  void OnCancel() override {
+    End(CancelledError("the client is gone"));
+    CancelInEngine();
+  }
 
   void OnDone() override {
     // The last reference may be this one.
@@ -152,6 +184,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::optional<uint64_t> id;
     {
       MutexLock lock(mutex_);
+      is_unwanted_ = true;
       id = engine_id_;
     }
     if (id.has_value()) engine_.Cancel(*id);
@@ -195,6 +228,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ResponseQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint64_t> engine_id_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // set: no more events count
+  bool is_unwanted_ ABSL_GUARDED_BY(mutex_) = false;         // nobody waits for events
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -204,30 +238,59 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 InferenceService::InferenceService(ServiceOptions options, ServiceDependencies dependencies)
     : options_(std::move(options)),
       dependencies_(std::move(dependencies)),
-      encoder_(dependencies_.tokenizer) {}
+      encoder_(dependencies_.tokenizer),
+      long_texts_(kMaxWaitingLongTexts) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const auto call = std::make_shared<GenerateCall>(dependencies_.engine);
-  call->Start(PrepareGeneration(*context, *request));
+  call->Hold();
+  absl::StatusOr<ReceivedGeneration> received = ReceiveGeneration(*context, *bytes);
+  absl::Status status = received.status();
+  if (status.ok()) {
+    const size_t text_bytes = TextBytes(received->request);
+    status = RunEncoding(text_bytes, [this, call, received = *std::move(received)] {
+      if (!call->HasEnded()) call->Start(PrepareGeneration(received));
+    });
+  }
+  if (!status.ok()) call->OnError(status);
   // Not over before gRPC has seen this pointer: until then the call keeps itself alive.
   return call.get();
 }
 
-absl::StatusOr<GenerationRequest> InferenceService::PrepareGeneration(
+absl::StatusOr<InferenceService::ReceivedGeneration> InferenceService::ReceiveGeneration(
     grpc::CallbackServerContext& context, const grpc::ByteBuffer& bytes) const {
-  ASSIGN_OR_RETURN(std::string request_id, ResolveRequestId(context));
-  v1::GenerateRequest request;
-  RETURN_IF_ERROR(Parse(bytes, request));
-  RETURN_IF_ERROR(ValidateGenerate(request, options_.limits));
+  ReceivedGeneration received;
+  ASSIGN_OR_RETURN(received.request_id, ResolveRequestId(context));
+  RETURN_IF_ERROR(Parse(bytes, received.request));
+  RETURN_IF_ERROR(ValidateGenerate(received.request, options_.limits));
+  received.deadline = DeadlineOf(context);
+  return received;
+}
+
+absl::StatusOr<GenerationRequest> InferenceService::PrepareGeneration(
+    const ReceivedGeneration& received) const {
+  const v1::GenerateRequest& request = received.request;
   ASSIGN_OR_RETURN(std::vector<int32_t> prompt, encoder_.Encode(request));
   RETURN_IF_ERROR(ValidateLengths(static_cast<int64_t>(prompt.size()), request, options_.limits));
   GenerationRequest result =
       ToGenerationRequest(request, std::move(prompt), options_.defaults,
                           options_.limits.context_limit, dependencies_.random());
-  result.request_id = std::move(request_id);
-  result.deadline = DeadlineOf(context);
+  result.request_id = received.request_id;
+  result.deadline = received.deadline;
   return result;
+}
+
+absl::Status InferenceService::RunEncoding(size_t text_bytes, std::function<void()> encode) {
+  if (text_bytes <= kLongTextBytes) {
+    encode();
+    return absl::OkStatus();
+  }
+  if (long_texts_.Post(std::move(encode))) return absl::OkStatus();
+  return ResourceExhaustedError(
+      absl::StrCat("more than ", kMaxWaitingLongTexts, " texts of more than ", kLongTextBytes,
+                   " bytes wait to be tokenised"),
+      kLongTextRetryMs);
 }
 
 absl::StatusOr<std::string> InferenceService::ResolveRequestId(
@@ -247,21 +310,34 @@ absl::StatusOr<std::string> InferenceService::ResolveRequestId(
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* request,
+                                                     const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  const auto handle = [&]() -> absl::Status {
-    RETURN_IF_ERROR(ResolveRequestId(*context).status());
-    v1::TokenizeRequest parsed;
-    RETURN_IF_ERROR(Parse(*request, parsed));
-    RETURN_IF_ERROR(ValidateTokenize(parsed));
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encoder_.Encode(parsed));
-    v1::TokenizeResponse result;
-    result.mutable_token_ids()->Add(ids.begin(), ids.end());
-    *response = Serialize(result);
-    return absl::OkStatus();
-  };
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(handle()));
+  v1::TokenizeRequest request;
+  const auto receive = [&]() -> absl::Status {
+    RETURN_IF_ERROR(ResolveRequestId(*context).status());
+    RETURN_IF_ERROR(Parse(*bytes, request));
+    return ValidateTokenize(request);
+  };
+  absl::Status status = receive();
+  if (status.ok()) {
+    const size_t text_bytes = TextBytes(request);
+    status =
+        RunEncoding(text_bytes, [this, context, reactor, response, request = std::move(request)] {
+          if (context->IsCancelled()) {
+            reactor->Finish(grpc::Status::CANCELLED);
+            return;
+          }
+          const absl::StatusOr<std::vector<int32_t>> ids = encoder_.Encode(request);
+          if (ids.ok()) {
+            v1::TokenizeResponse result;
+            result.mutable_token_ids()->Add(ids->begin(), ids->end());
+            *response = Serialize(result);
+          }
+          reactor->Finish(ToGrpcStatus(ids.status()));
+        });
+  }
+  if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "decoder/prompt_encoder.h"
 #include "decoder/validate.h"
 #include "decoder/verifier_client.h"
+#include "decoder/work_queue.h"
 #include "selfsame/v1/inference.grpc.pb.h"
 
 namespace selfsame::decoder {
@@ -64,12 +66,23 @@ class InferenceService final
  private:
   // The call's x-request-id, or one made here; also put into the initial metadata.
   absl::StatusOr<std::string> ResolveRequestId(grpc::CallbackServerContext& context) const;
-  absl::StatusOr<GenerationRequest> PrepareGeneration(grpc::CallbackServerContext& context,
-                                                      const grpc::ByteBuffer& bytes) const;
+  // A parsed and validated Generate call, before its prompt is tokenised.
+  struct ReceivedGeneration {
+    std::string request_id;
+    std::optional<SteadyTime> deadline;
+    v1::GenerateRequest request;
+  };
+  absl::StatusOr<ReceivedGeneration> ReceiveGeneration(grpc::CallbackServerContext& context,
+                                                       const grpc::ByteBuffer& bytes) const;
+  absl::StatusOr<GenerationRequest> PrepareGeneration(const ReceivedGeneration& received) const;
+  // Runs `encode` at once when `text_bytes` are few, else on the thread for long texts;
+  // RESOURCE_EXHAUSTED, with `encode` dropped, when too many of these wait.
+  absl::Status RunEncoding(size_t text_bytes, std::function<void()> encode);
 
   const ServiceOptions options_;
   const ServiceDependencies dependencies_;
   const PromptEncoder encoder_;
+  WorkQueue long_texts_;
 };
 
 }  // namespace selfsame::decoder

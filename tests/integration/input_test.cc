@@ -124,6 +124,18 @@ TEST_F(InputTest, BytesThatAreNoRequestAreRefused) {
   ExpectFieldError(client().GenerateRaw(std::string(100, '\xff')), "request", "not a valid");
 }
 
+TEST_F(InputTest, MessagesBeyondTheLimitAreRefused) {
+  const std::string bytes(kMaxGrpcMessageBytes + 1, 'a');
+  EXPECT_EQ(client().GenerateRaw(bytes).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(InputTest, ReflectionListsTheService) {
+  const auto services = client().ReflectServices();
+  ASSERT_TRUE(services.ok()) << services.status();
+  EXPECT_THAT(*services, HasSubstr("selfsame.v1.Inference"));
+  EXPECT_THAT(*services, HasSubstr("grpc.health.v1.Health"));
+}
+
 TEST_F(InputTest, RequestIdIsEchoedMadeOrRefused) {
   v1::GenerateRequest request;
   request.set_prompt("hello");

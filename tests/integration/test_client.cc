@@ -35,6 +35,29 @@ void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout)
   context.set_deadline(std::chrono::system_clock::now() + timeout);
 }
 
+// Sends one message and takes one, whatever kind of call `method` is.
+absl::StatusOr<std::string> CallRaw(const std::shared_ptr<grpc::Channel>& channel,
+                                    const std::string& method, const std::string& bytes) {
+  grpc::ClientContext context;
+  SetTimeout(context, kUnaryTimeout);
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  if (!status.ok()) return FromGrpcStatus(status);
+  grpc::Slice answer;
+  if (!response.DumpToSingleSlice(&answer).ok()) return absl::InternalError("no answer");
+  return std::string(reinterpret_cast<const char*>(answer.begin()), answer.size());
+}
+
 void AddChunk(const v1::Chunk& chunk, GenerateResult& answer) {
   if (!answer.started.has_value() || answer.complete.has_value()) {
     answer.violation = "a chunk outside of Started and Complete";
@@ -124,22 +147,13 @@ GenerateResult TestClient::Generate(const v1::GenerateRequest& request,
 }
 
 absl::Status TestClient::GenerateRaw(const std::string& bytes) {
-  grpc::ClientContext context;
-  SetTimeout(context, kUnaryTimeout);
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
-  grpc::GenericStub stub(stubs_->channel);
-  grpc::CompletionQueue queue;
-  const auto call =
-      stub.PrepareUnaryCall(&context, "/selfsame.v1.Inference/Generate", request, &queue);
-  call->StartCall();
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return FromGrpcStatus(status);
+  return CallRaw(stubs_->channel, "/selfsame.v1.Inference/Generate", bytes).status();
+}
+
+absl::StatusOr<std::string> TestClient::ReflectServices() {
+  // ServerReflectionRequest{list_services: "*"}.
+  return CallRaw(stubs_->channel, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                 "\x3a\x01*");
 }
 
 absl::StatusOr<v1::TokenizeResponse> TestClient::Tokenize(const v1::TokenizeRequest& request) {

@@ -52,6 +52,9 @@ class TestClient {
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo();
 
+  // The reflection service's answer to "list services", as it came.
+  absl::StatusOr<std::string> ReflectServices();
+
   // What the health service says of `name`; NOT_FOUND for an unknown one.
   absl::StatusOr<bool> IsServing(const std::string& name);
   // Watches the health of `name` until it is as wanted; false after `timeout`.

@@ -4,10 +4,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -259,6 +261,50 @@ TEST_F(ServiceTest, CallOutlivesTheEnginesInterest) {
   while (reader->Read(&response)) ++messages;
   EXPECT_EQ(messages, 2);
   EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(ServiceTest, LongPromptsAreServedToo) {
+  v1::GenerateRequest request;
+  std::string text;
+  while (text.size() < 2 * kLongTextBytes) text += "In the beginning ";
+  request.set_prompt(text);
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, request);
+  EXPECT_GT(engine_.request().prompt_token_ids.size(), 10000u);
+  engine_.sink()->OnComplete({});
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+
+  grpc::ClientContext tokenize_context;
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(text);
+  v1::TokenizeResponse tokens;
+  EXPECT_TRUE(stub_->Tokenize(&tokenize_context, tokenize, &tokens).ok());
+  EXPECT_EQ(static_cast<size_t>(tokens.token_ids_size()),
+            engine_.request().prompt_token_ids.size());
+}
+
+TEST_F(ServiceTest, TooManyLongTextsAreRefusedAndTheOthersServed) {
+  constexpr int kCalls = kMaxWaitingLongTexts + 24;
+  std::atomic<int> refused = 0;
+  std::atomic<int> served = 0;
+  v1::TokenizeRequest request;
+  request.set_text(std::string(2 * kLongTextBytes, 'a'));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kCalls; ++i) {
+    threads.emplace_back([&] {
+      grpc::ClientContext context;
+      v1::TokenizeResponse response;
+      const absl::Status status = FromGrpcStatus(stub_->Tokenize(&context, request, &response));
+      served += status.ok();
+      refused += absl::IsResourceExhausted(status) && RetryAfterMsOf(status).has_value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(served, kMaxWaitingLongTexts);
+  EXPECT_EQ(served + refused, kCalls);
 }
 
 TEST_F(ServiceTest, ServerInfoTellsVerifiersAndLoad) {
