@@ -2,7 +2,7 @@
 
 // Causal attention of rows over the paged cache. For each query row and head, over keys j up to the
 // row's position:
-//   s_j = scale * sum over d ascending of fma(q[d], k[j, d])
+//   s_j = scale * pair chain over d of q[d] * k[j, d] (odd element of a pair first, as in gemm.h)
 // Keys are cut at absolute multiples of 512 into splits and of 64 into tiles. A split starts fresh
 // (max -inf, sums and output 0) and scans its tiles in order:
 //   new_max = max(max, max_j s_j);  alpha = exp(max - new_max);  p_j = exp(s_j - new_max)

@@ -82,8 +82,8 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int32_t head_dim, float s
     for (int i = 0; i < kQueries; ++i) {
       const FloatVec q0 = hn::Set(d, q[i * head_dim + pair * 2]);
       const FloatVec q1 = hn::Set(d, q[i * head_dim + pair * 2 + 1]);
-      for (int v = 0; v < kKeyVectors; ++v) acc[i][v] = hn::MulAdd(q0, even[v], acc[i][v]);
       for (int v = 0; v < kKeyVectors; ++v) acc[i][v] = hn::MulAdd(q1, odd[v], acc[i][v]);
+      for (int v = 0; v < kKeyVectors; ++v) acc[i][v] = hn::MulAdd(q0, even[v], acc[i][v]);
     }
   }
   for (int i = 0; i < kQueries; ++i) {

@@ -29,7 +29,7 @@ using cpu::CpuPackedMatrix;
 using cpu::GemmOutput;
 
 // Changes whenever the canonical arithmetic of any op does.
-constexpr char kArithmeticVersion[] = "cpu/1";
+constexpr char kArithmeticVersion[] = "cpu/2";
 
 // Below this many elements a row op is done before another thread would have joined.
 constexpr int64_t kElementsPerTask = 16384;
@@ -190,10 +190,8 @@ void CpuOps::AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* w
 
 void CpuOps::RunGemm(const BFloat16* x, int32_t rows, const CpuPackedMatrix& w,
                      const GemmOutput& out) {
-  cpu::GemmPlan plan;
-  if (schedule_ == Schedule::kFast) {
-    plan = cpu::PlanGemm(rows, w.k(), cpu::HasBf16Dot(), cpu::GemmLanes());
-  }
+  const cpu::GemmPlan plan =
+      cpu::PlanGemm(schedule_, rows, w.k(), cpu::HasBf16Dot(), cpu::GemmLanes());
   // An odd k needs a zero after it; sixteen more floats keep rows of a power of two from sharing
   // cache sets.
   const int64_t stride = (w.k() + 15) / 16 * 16 + 16;

@@ -10,7 +10,10 @@ namespace selfsame::cpu {
 // (fused multiply-add) to 6 (dot product) cycles: with few rows there are too few sums in a
 // register tile, so each is split over k into several chains until about 16 registers accumulate.
 // BM_GemmKernel compares the candidates.
-GemmPlan PlanGemm(int32_t rows, int64_t k, bool has_bf16_dot, int lanes) {
+GemmPlan PlanGemm(Schedule schedule, int32_t rows, int64_t k, bool has_bf16_dot, int lanes) {
+  if (schedule == Schedule::kCanonical) {
+    return {has_bf16_dot && k % 2 == 0 ? GemmKernel::kBf16Dot : GemmKernel::kCanonical, 1};
+  }
   if (has_bf16_dot && k % 2 == 0) {
     if (rows <= 2) return {GemmKernel::kBf16Dot, 4};
     if (rows <= 4) return {GemmKernel::kBf16Dot, 2};

@@ -1,8 +1,8 @@
 #pragma once
 
-// Every choice of the fast schedule: which kernel, how many chains, which splits. Each is the
-// fastest of its candidates as bench/kernels measures them; none looks at anything but shapes,
-// thread count and what the CPU can do.
+// Which kernel, how many chains, which splits. The canonical schedule picks among kernels with the
+// same bits. Each choice is the fastest of its candidates as bench/kernels measures them; none
+// looks at anything but shapes, thread count and what the CPU can do.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace selfsame::cpu {
 enum class GemmKernel {
   kCanonical,  // one chain of multiply-adds a sum
   kFewRows,    // several chains of multiply-adds a sum
-  kBf16Dot,    // one or more chains of bf16 dot products a sum
+  kBf16Dot,    // bf16 dot products; one chain has the bits of kCanonical
 };
 
 struct GemmPlan {
@@ -22,7 +22,7 @@ struct GemmPlan {
 };
 
 // `has_bf16_dot` as HasBf16Dot(), `lanes` as GemmLanes().
-GemmPlan PlanGemm(int32_t rows, int64_t k, bool has_bf16_dot, int lanes);
+GemmPlan PlanGemm(Schedule schedule, int32_t rows, int64_t k, bool has_bf16_dot, int lanes);
 
 struct AttentionPlan {
   // Keys of a split, a multiple of the tile.

@@ -42,12 +42,12 @@ HWY_INLINE void SumTile(const float* HWY_RESTRICT x, int64_t x_stride,
       odd[v] = hn::BitCast(d, hn::And(word, upper));
     }
     for (int r = 0; r < kRows; ++r) {
-      const FloatVec x0 = hn::Set(d, x[r * x_stride + pair * 2]);
-      for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = hn::MulAdd(x0, even[v], acc[r][v]);
-    }
-    for (int r = 0; r < kRows; ++r) {
       const FloatVec x1 = hn::Set(d, x[r * x_stride + pair * 2 + 1]);
       for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = hn::MulAdd(x1, odd[v], acc[r][v]);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const FloatVec x0 = hn::Set(d, x[r * x_stride + pair * 2]);
+      for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = hn::MulAdd(x0, even[v], acc[r][v]);
     }
   }
   for (int r = 0; r < kRows; ++r) {

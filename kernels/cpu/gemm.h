@@ -2,10 +2,11 @@
 
 // y = x · Wᵀ + bias over a range of panels and rows.
 //
-// Canonical: acc = 0; for k ascending acc = fma(x[k], w[n, k], acc) in float (an odd k is followed
-// by one product of zeros); then + bias; then rounded to bf16. SIMD lanes run over n and never over
-// k, so neither the target nor the tiling can change a bit, and a row's result depends on that row
-// alone.
+// Canonical: acc = 0; for each pair of neighbouring k, ascending, acc = fma(x[k + 1], w[n, k + 1],
+// acc), then acc = fma(x[k], w[n, k], acc), in float (an odd k is followed by a zero); then + bias;
+// then rounded to bf16. Odd before even is the order of the bf16 dot product of x86
+// (gemm_bf16_dot.h), which so gives the same bits. SIMD lanes run over n and never over k, so
+// neither the target nor the tiling can change a bit, and a row's result depends on that row alone.
 
 #include <cstdint>
 

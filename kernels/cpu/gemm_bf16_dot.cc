@@ -1,8 +1,11 @@
 #include "kernels/cpu/gemm_bf16_dot.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "common/check.h"
+#include "kernels/cpu/flush_denormals.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -33,6 +36,12 @@ inline __m512i BroadcastPair(const BFloat16* x) {
   int pair;
   __builtin_memcpy(&pair, x, sizeof(pair));
   return _mm512_set1_epi32(pair);
+}
+
+// acc + x[1] · w[1] + x[0] · w[0], as the instruction adds them.
+float DotOnce(float acc, const BFloat16* x, const BFloat16* w) {
+  return _mm512_cvtss_f32(
+      _mm512_dpbf16_ps(_mm512_set1_ps(acc), AsBf16(BroadcastPair(x)), AsBf16(BroadcastPair(w))));
 }
 
 inline void StoreVector(__m512 sum, int64_t row, int64_t n, int64_t first, const GemmOutput& out) {
@@ -130,15 +139,49 @@ TileFunction FindTile(int32_t rows, int chains) {
 
 HWY_POP_ATTRIBUTES
 
-bool HasBf16Dot() {
-  static const bool has_it = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512dq")) {
-      return false;
+namespace {
+
+bool CpuHasInstruction() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512dq")) {
+    return false;
+  }
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 5)) != 0;
+}
+
+// Compares the instruction with two fused multiply-adds on operands of all magnitudes, half of them
+// cancelling almost entirely.
+bool RoundsLikeMultiplyAdds() {
+  constexpr int kProbes = 4096;
+  const FlushDenormals flush;
+  uint64_t random = 1;
+  for (int probe = 0; probe < kProbes; ++probe) {
+    BFloat16 values[4];
+    for (BFloat16& value : values) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      value.bits = static_cast<uint16_t>(random >> 48);
+      // Every other probe stays near 1.
+      if (probe % 2 == 0) value.bits = static_cast<uint16_t>((value.bits & 0x81ffu) | 0x3e00u);
     }
-    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 5)) != 0;
-  }();
+    const float x0 = ToFloat(values[0]);
+    const float x1 = ToFloat(values[1]);
+    const float w0 = ToFloat(values[2]);
+    const float w1 = ToFloat(values[3]);
+    const float near = -(x0 * w0 + x1 * w1) * 1.0000001f;
+    const float acc = probe % 4 < 2 ? near : x1 * w0;
+    const float expected = std::fma(x0, w0, std::fma(x1, w1, acc));
+    const float got = DotOnce(acc, values, values + 2);
+    if (std::isnan(expected) && std::isnan(got)) continue;
+    if (std::bit_cast<uint32_t>(expected) != std::bit_cast<uint32_t>(got)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool HasBf16Dot() {
+  static const bool has_it = CpuHasInstruction() && RoundsLikeMultiplyAdds();
   return has_it;
 }
 

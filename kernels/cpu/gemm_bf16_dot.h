@@ -1,8 +1,8 @@
 #pragma once
 
-// y = x · Wᵀ + bias with the CPU's bf16 dot product (x86: AVX512_BF16), which adds two neighbouring
-// k at a time; fast schedule only. acc = dot(x[k], x[k + 1]; w[n, k], w[n, k + 1]; acc) for k
-// ascending in steps of two, as the instruction rounds it; then + bias, rounded to bf16.
+// y = x · Wᵀ + bias with the CPU's bf16 dot product (x86: AVX512_BF16), which does two neighbouring
+// k at a time. It is two fused multiply-adds, the odd k first, with denormals flushed: with one
+// chain the bits are those of GemmCanonical, at twice its speed.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace selfsame::cpu {
 
-// Whether this CPU has the instruction and the build knows it.
+// Whether this CPU has the instruction and it rounds as said above, which is tried once.
 bool HasBf16Dot();
 
 // `chains`: the steps over k go round robin to this many accumulators, which are added in pairs at

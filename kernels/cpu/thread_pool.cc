@@ -1,6 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include "common/check.h"
+#include "kernels/cpu/flush_denormals.h"
 
 namespace selfsame::cpu {
 namespace {
@@ -63,6 +64,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Run(int count, Task task) {
   if (count <= 0) return;
+  const FlushDenormals flush;
   if (workers_.empty() || count == 1) {
     for (int index = 0; index < count; ++index) task(index, 0);
     return;
@@ -112,6 +114,7 @@ int ThreadPool::RunItems(int thread) {
 }
 
 void ThreadPool::Work(int thread) {
+  const FlushDenormals flush;
   while (!stopping_.load(std::memory_order_relaxed)) {
     const uint32_t call = call_.load(std::memory_order_acquire);
     const int done = RunItems(thread);

@@ -16,8 +16,8 @@ namespace selfsame::cpu {
 // some microseconds, yield their CPU for a while and then sleep, so that a second process on the
 // same CPUs gets them.
 //
-// Nothing an item computes may depend on which thread runs it. One thread at a time calls Run;
-// items must not call it.
+// Items run with denormals flushed (flush_denormals.h). Nothing an item computes may depend on
+// which thread runs it. One thread at a time calls Run; items must not call it.
 class ThreadPool {
  public:
   // `task(index, thread)`: thread is in [0, thread_count()), 0 being the caller.

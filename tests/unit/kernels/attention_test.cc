@@ -212,7 +212,7 @@ TEST(AttentionTest, WhatLiesPastARowCannotReachItEvenAsSignedZerosOrNaN) {
   // Values that underflow to a negative zero when weighted, so that adding any zero would show.
   for (int32_t position = 0; position < data.length; ++position) {
     for (int32_t d = 0; d < shape.head_dim; ++d) {
-      data.qkv[position * shape.qkv_width() + 4 * shape.head_dim + d] = BFloat16{0x8001};
+      data.qkv[position * shape.qkv_width() + 4 * shape.head_dim + d] = BFloat16{0x8080};
     }
   }
   SequenceData poisoned = data;

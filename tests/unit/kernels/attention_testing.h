@@ -95,12 +95,8 @@ inline ScalarState ScalarSplit(const SequenceData& data, int32_t position, int32
   for (int32_t tile = begin; tile < end; tile += 64) {
     std::vector<float> scores;
     for (int32_t key = tile; key < std::min(end, tile + 64); ++key) {
-      float dot = 0.0f;
-      for (int32_t d = 0; d < shape.head_dim; ++d) {
-        dot = std::fma(ToFloat(data.Query(position, head)[d]), ToFloat(data.Key(key, kv_head)[d]),
-                       dot);
-      }
-      scores.push_back(dot * scale);
+      scores.push_back(
+          scale * ScalarDot(data.Query(position, head), data.Key(key, kv_head), shape.head_dim));
     }
     const float max = std::max(state.max, *std::max_element(scores.begin(), scores.end()));
     const float alpha = cpu::Exp(state.max - max);

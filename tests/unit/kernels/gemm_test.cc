@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/fast_plan.h"
+#include "kernels/cpu/flush_denormals.h"
 #include "kernels/cpu/gemm_bf16_dot.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "tests/unit/kernels/kernel_testing.h"
@@ -36,6 +37,20 @@ std::vector<BFloat16> RunGemm(Ops& ops, const std::vector<BFloat16>& x, int32_t 
   return y;
 }
 
+// The same with the multiply-add kernel, which an Ops leaves out where a faster one has its bits.
+std::vector<BFloat16> RunMultiplyAdds(const std::vector<BFloat16>& x, int32_t rows,
+                                      const PackedMatrix& w, const std::vector<BFloat16>& bias) {
+  const cpu::FlushDenormals flush;
+  const auto& matrix = static_cast<const cpu::CpuPackedMatrix&>(w);
+  const int64_t stride = w.k() + 1;
+  std::vector<float> widened(rows * stride);
+  cpu::WidenRows(x.data(), 0, rows, w.k(), stride, widened.data());
+  std::vector<BFloat16> y(rows * w.n());
+  cpu::GemmCanonical(widened.data(), stride, matrix, {0, rows, 0, matrix.panel_count()},
+                     {y.data(), nullptr, bias.empty() ? nullptr : bias.data()});
+  return y;
+}
+
 // The definition, one element at a time.
 std::vector<BFloat16> ScalarGemm(const std::vector<BFloat16>& x, int32_t rows,
                                  const std::vector<BFloat16>& w, const Shape& shape,
@@ -43,10 +58,7 @@ std::vector<BFloat16> ScalarGemm(const std::vector<BFloat16>& x, int32_t rows,
   std::vector<BFloat16> y;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t n = 0; n < shape.n; ++n) {
-      float sum = 0.0f;
-      for (int64_t k = 0; k < shape.k; ++k) {
-        sum = std::fma(ToFloat(x[row * shape.k + k]), ToFloat(w[n * shape.k + k]), sum);
-      }
+      float sum = testing::ScalarDot(x.data() + row * shape.k, w.data() + n * shape.k, shape.k);
       if (!bias.empty()) sum += ToFloat(bias[n]);
       y.push_back(ToBFloat16(sum));
     }
@@ -69,8 +81,31 @@ TEST(GemmTest, CanonicalEqualsTheScalarDefinitionOnEveryTargetAndThreadCount) {
           EXPECT_TRUE(SameBits(RunGemm(*ops, x, rows, *packed, bias), expected))
               << "n " << shape.n << " k " << shape.k << " rows " << rows << " threads " << threads
               << " target " << target;
+          EXPECT_TRUE(SameBits(RunMultiplyAdds(x, rows, *packed, bias), expected))
+              << "n " << shape.n << " k " << shape.k << " rows " << rows << " target " << target;
         }
       }
+    }
+  }
+}
+
+TEST(GemmTest, CanonicalKernelsAgreeOnTinyHugeAndCancellingNumbers) {
+  const Shape shape = {96, 512};
+  for (const float scale : {0x1p-62f, 0x1p-64f, 0x1p-120f, 0x1p+60f, 1.0f}) {
+    auto w = RandomBFloat16(shape.n * shape.k, 20, scale);
+    const auto x = RandomBFloat16(8 * shape.k, 21, scale);
+    // The second half of every row nearly undoes the first.
+    for (int64_t i = 0; i < shape.n * shape.k; ++i) {
+      if (i % shape.k >= shape.k / 2) w[i] = ToBFloat16(-ToFloat(w[i - shape.k / 2]) * 1.01f);
+    }
+    auto ops = MakeOps(Schedule::kCanonical, 2);
+    const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
+    const cpu::FlushDenormals flush;
+    const auto expected = ScalarGemm(x, 8, w, shape, {});
+    EXPECT_TRUE(SameBits(RunGemm(*ops, x, 8, *packed, {}), expected)) << scale;
+    for (const int64_t target : testing::UsableTargets()) {
+      const ForcedTarget forced(target);
+      EXPECT_TRUE(SameBits(RunMultiplyAdds(x, 8, *packed, {}), expected)) << scale;
     }
   }
 }
@@ -227,12 +262,12 @@ TEST(GemmTest, PlansNameKernelsThatExist) {
   for (const int lanes : {4, 8, 16}) {
     for (int32_t rows = 1; rows <= 64; ++rows) {
       for (const int64_t k : {1, 7, 576}) {
-        const cpu::GemmPlan scalar = cpu::PlanGemm(rows, k, false, lanes);
+        const cpu::GemmPlan scalar = cpu::PlanGemm(Schedule::kFast, rows, k, false, lanes);
         EXPECT_NE(scalar.kernel, cpu::GemmKernel::kBf16Dot);
         if (scalar.kernel == cpu::GemmKernel::kFewRows) {
           EXPECT_LE(rows * scalar.chains, 4);
         }
-        const cpu::GemmPlan dot = cpu::PlanGemm(rows, k, true, lanes);
+        const cpu::GemmPlan dot = cpu::PlanGemm(Schedule::kFast, rows, k, true, lanes);
         EXPECT_EQ(dot.kernel == cpu::GemmKernel::kBf16Dot, k % 2 == 0);
         if (dot.chains > 1) {
           EXPECT_LE(rows * dot.chains, 8);

@@ -82,6 +82,17 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// The canonical chain: pairs ascending, the odd element of a pair first.
+inline float ScalarDot(const BFloat16* a, const BFloat16* b, int64_t count) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < count; i += 2) {
+    const bool has_odd = i + 1 < count;
+    sum = std::fma(has_odd ? ToFloat(a[i + 1]) : 0.0f, has_odd ? ToFloat(b[i + 1]) : 0.0f, sum);
+    sum = std::fma(ToFloat(a[i]), ToFloat(b[i]), sum);
+  }
+  return sum;
+}
+
 // Sum over 16 virtual lanes, as the canonical arithmetic adds them.
 inline float SumVirtualLanes(const float* lanes) {
   float sums[16];
