@@ -9,4 +9,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 deploy/install.sh
 cmake --preset release
 cmake --build --preset release
-ctest --test-dir build/release --output-on-failure --label-exclude gpu --parallel "$(nproc)"
+ctest --test-dir build/release --output-on-failure --no-tests=error --label-exclude gpu --parallel "$(nproc)"
