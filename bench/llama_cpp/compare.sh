@@ -24,7 +24,7 @@ fi
 cmake --preset release >/dev/null
 cmake --build --preset release --target engine_bench
 model_dir="$(deploy/fetch_model.sh | tail -n 1)"
-mkdir -p "$OUT_DIR"
+mkdir -p "$OUT_DIR" bench/results
 "$VENV_DIR/bin/python" bench/llama_cpp/hf_to_gguf.py "$model_dir" "$OUT_DIR/model.gguf"
 "$VENV_DIR/bin/python" bench/llama_cpp/compare.py --engine_bench=build/release/bin/engine_bench \
   --model_dir="$model_dir" --gguf="$OUT_DIR/model.gguf" --threads="$THREADS" --rounds="$ROUNDS" \
