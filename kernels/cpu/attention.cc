@@ -40,10 +40,11 @@ SplitState MakeState(float* floats, int32_t queries) {
 
 // Views into a thread's scratch. Queries are the rows × heads of a task, row-major.
 struct Views {
-  float* q;        // [queries, head_dim]
-  uint32_t* keys;  // [head_dim / 2][64]: words of two neighbouring dimensions, the even one low
-  float* scores;   // [queries, 64]; then probabilities
-  float* lanes;    // [queries, 16]: sums of probabilities
+  float* q;           // [queries, head_dim]
+  uint32_t* q_pairs;  // [queries, head_dim / 2]: the same as pairs of bf16
+  uint32_t* keys;     // [head_dim / 2][64]: words of two neighbouring dimensions, the even one low
+  float* scores;      // [queries, 64]; then probabilities
+  float* lanes;       // [queries, 16]: sums of probabilities
   SplitState split;
   SplitState merged;
 };
@@ -56,6 +57,7 @@ Views MakeViews(float* floats, int32_t queries, int32_t head_dim) {
   };
   Views views;
   views.q = take(int64_t{queries} * head_dim);
+  views.q_pairs = reinterpret_cast<uint32_t*>(take(int64_t{queries} * head_dim / 2));
   views.keys = reinterpret_cast<uint32_t*>(take(int64_t{head_dim} / 2 * kTileKeys));
   views.scores = take(int64_t{queries} * kTileKeys);
   views.lanes = take(int64_t{queries} * kVirtualLanes);
@@ -133,10 +135,11 @@ class Attender {
       const BFloat16* from = call_.qkv +
                              int64_t{task_.sequence.first_row + task_.row_begin + row} * width +
                              task_.kv_head * group_ * head_dim_;
-      float* to = views_.q + row * group_ * head_dim_;
+      const int32_t first = row * group_ * head_dim_;
       for (int32_t i = 0; i < group_ * head_dim_; i += kLanes) {
-        hn::Store(LoadBFloat16(from + i), FloatTag(), to + i);
+        hn::Store(LoadBFloat16(from + i), FloatTag(), views_.q + first + i);
       }
+      std::memcpy(views_.q_pairs + first / 2, from, group_ * head_dim_ * sizeof(BFloat16));
     }
   }
 
@@ -190,8 +193,9 @@ class Attender {
                    const SplitState& state) {
     float* scores = views_.scores + query * kTileKeys;
     float alpha[kQueries];
-    ScoreQueries<kQueries>(views_.q + query * head_dim_, head_dim_, scale_, views_.keys, key_count,
-                           scores);
+    const uint32_t* q_pairs = call_.has_bf16_dot ? views_.q_pairs + query * head_dim_ / 2 : nullptr;
+    ScoreQueries<kQueries>(views_.q + query * head_dim_, q_pairs, head_dim_, scale_, views_.keys,
+                           key_count, scores);
     for (int i = 0; i < kQueries; ++i) {
       alpha[i] = Softmax(key_count, scores + i * kTileKeys, state.max + query + i,
                          views_.lanes + (query + i) * kVirtualLanes);
@@ -279,7 +283,7 @@ int64_t PartialFloats(int32_t queries, int32_t head_dim) {
 }  // namespace
 
 int64_t AttentionScratchFloats(const AttentionShape& shape, int32_t query_count) {
-  const int64_t per_query = shape.head_dim + kTileKeys + kVectorFloats;
+  const int64_t per_query = shape.head_dim * 3 / 2 + kTileKeys + kVectorFloats;
   return PadFloats(per_query * query_count + int64_t{shape.head_dim} / 2 * kTileKeys +
                    2 * PartialFloats(query_count, shape.head_dim));
 }

@@ -53,6 +53,8 @@ struct AttentionCall {
   const BFloat16* qkv = nullptr;  // [rows, qkv_width] of the pass
   const BFloat16* kv = nullptr;   // the layer's cache
   BFloat16* out = nullptr;        // [rows, output_width] of the pass
+  // As HasBf16Dot(); changes no bits.
+  bool has_bf16_dot = false;
   // Keys of a split: kSplitKeys in the canonical schedule; a multiple of kTileKeys.
   int32_t split_keys = kSplitKeys;
 };

@@ -93,6 +93,51 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int32_t head_dim, float s
   }
 }
 
+// Whether this target can use the bf16 dot product, where the CPU has it (HasBf16Dot).
+#if HWY_TARGET == HWY_AVX3
+inline constexpr bool kCanUseBf16Dot = true;
+
+// acc + the products of two pairs in each lane, the odd one first. As assembly, since Highway has
+// no target with this instruction.
+HWY_INLINE FloatVec DotPair(FloatVec acc, WordVec a, WordVec b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
+  return acc;
+}
+#else
+inline constexpr bool kCanUseBf16Dot = false;
+
+HWY_INLINE FloatVec DotPair(FloatVec acc, WordVec, WordVec) { return acc; }
+#endif
+
+// As ScoreTile, with dot products; the same bits. q: [kQueries, head_dim / 2] pairs.
+template <int kQueries>
+HWY_INLINE void ScoreTileDot(const uint32_t* HWY_RESTRICT q, int32_t head_dim, float scale,
+                             const uint32_t* HWY_RESTRICT keys, float* HWY_RESTRICT scores) {
+  constexpr int kKeyVectors = kScoreBlocks * kVectors;
+  const FloatTag d;
+  const WordTag words;
+  const int32_t pairs = head_dim / 2;
+  FloatVec acc[kQueries][kKeyVectors];
+  for (int i = 0; i < kQueries; ++i) {
+    for (int v = 0; v < kKeyVectors; ++v) acc[i][v] = hn::Zero(d);
+  }
+  for (int32_t pair = 0; pair < pairs; ++pair) {
+    WordVec key[kKeyVectors];
+    for (int v = 0; v < kKeyVectors; ++v) {
+      key[v] = hn::Load(words, keys + pair * kTileKeys + v * kLanes);
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      const WordVec query = hn::Set(words, q[i * pairs + pair]);
+      for (int v = 0; v < kKeyVectors; ++v) acc[i][v] = DotPair(acc[i][v], key[v], query);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    for (int v = 0; v < kKeyVectors; ++v) {
+      hn::Store(hn::Mul(acc[i][v], hn::Set(d, scale)), d, scores + i * kTileKeys + v * kLanes);
+    }
+  }
+}
+
 // Turns a query's scores into probabilities against its running max, and updates max and sums. Keys
 // from `key_count` (1 to 64) on are treated as absent. Returns alpha.
 HWY_INLINE float Softmax(int32_t key_count, float* HWY_RESTRICT scores, float* max,
@@ -172,11 +217,16 @@ void OutputQueries(const float* probabilities, const float* alpha, const BFloat1
 }
 
 // Scores of a run of queries against the first `key_count` keys of the tile, rounded up to blocks.
+// `q_pairs` null: without dot products.
 template <int kQueries>
-void ScoreQueries(const float* q, int32_t head_dim, float scale, const uint32_t* keys,
-                  int32_t key_count, float* scores) {
+void ScoreQueries(const float* q, const uint32_t* q_pairs, int32_t head_dim, float scale,
+                  const uint32_t* keys, int32_t key_count, float* scores) {
   for (int32_t key = 0; key < key_count; key += kScoreBlocks * kVirtualLanes) {
-    ScoreTile<kQueries>(q, head_dim, scale, keys + key, scores + key);
+    if (kCanUseBf16Dot && q_pairs != nullptr) {
+      ScoreTileDot<kQueries>(q_pairs, head_dim, scale, keys + key, scores + key);
+    } else {
+      ScoreTile<kQueries>(q, head_dim, scale, keys + key, scores + key);
+    }
   }
 }
 

@@ -286,7 +286,7 @@ void CpuOps::Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer
   }
   const cpu::AttentionPlan plan = cpu::PlanAttention(schedule_, static_cast<int32_t>(tasks_.size()),
                                                      row_count, key_count, pool_.thread_count());
-  const cpu::AttentionCall call = {shape, qkv, kv.data, out, plan.split_keys};
+  const cpu::AttentionCall call = {shape, qkv, kv.data, out, cpu::HasBf16Dot(), plan.split_keys};
   const int64_t thread_floats =
       cpu::AttentionScratchFloats(shape, row_count * (shape.head_count / shape.kv_head_count));
   float* floats = attention_.Floats(thread_floats * pool_.thread_count(), status_);
