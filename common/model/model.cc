@@ -42,15 +42,15 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(std::string_view model_dir,
   RETURN_IF_ERROR(CheckLimits(limits, config));
   ASSIGN_OR_RETURN(GenerationDefaults defaults, LoadGenerationDefaults(model_dir, config));
   ASSIGN_OR_RETURN(ModelWeights weights, LoadModelWeights(model_dir, config, Rank{}, *ops));
-  std::unique_ptr<Model> model(new Model(std::move(config), std::move(defaults), limits,
-                                         std::move(ops), std::move(weights)));
+  std::unique_ptr<Model> model(
+      new Model(config, std::move(defaults), limits, std::move(ops), std::move(weights)));
   RETURN_IF_ERROR(model->AllocateActivations());
   return model;
 }
 
-Model::Model(ModelConfig config, GenerationDefaults generation_defaults, PassLimits limits,
+Model::Model(const ModelConfig& config, GenerationDefaults generation_defaults, PassLimits limits,
              std::unique_ptr<Ops> ops, ModelWeights weights)
-    : config_(std::move(config)),
+    : config_(config),
       generation_defaults_(std::move(generation_defaults)),
       limits_(limits),
       shape_(ShapeOf(config_)),

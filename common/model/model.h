@@ -56,7 +56,7 @@ class Model {
   Ops& ops() { return *ops_; }
 
  private:
-  Model(ModelConfig config, GenerationDefaults generation_defaults, PassLimits limits,
+  Model(const ModelConfig& config, GenerationDefaults generation_defaults, PassLimits limits,
         std::unique_ptr<Ops> ops, ModelWeights weights);
   absl::Status AllocateActivations();
 

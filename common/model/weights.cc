@@ -33,7 +33,7 @@ class Loader {
   absl::Status LoadAttention(const std::string& prefix, LayerWeights& layer);
   absl::Status LoadMlp(const std::string& prefix, LayerWeights& layer);
 
-  absl::StatusOr<const Tensor*> Require(const std::string& name, std::vector<int64_t> shape);
+  absl::StatusOr<const Tensor*> Require(const std::string& name, const std::vector<int64_t>& shape);
 
   // This rank's slice of a [rows, cols] matrix, cut along rows or columns.
   absl::StatusOr<MatrixPart> RowSlice(const std::string& name, int64_t rows, int64_t cols);
@@ -78,7 +78,8 @@ absl::Status Loader::CheckRank() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const Tensor*> Loader::Require(const std::string& name, std::vector<int64_t> shape) {
+absl::StatusOr<const Tensor*> Loader::Require(const std::string& name,
+                                              const std::vector<int64_t>& shape) {
   const Tensor* tensor = checkpoint_.Find(name);
   if (tensor == nullptr) {
     return FileError(checkpoint_.path(), absl::StrCat("tensor '", name, "' is missing"));

@@ -25,7 +25,7 @@ uint64_t PairKey(int32_t left, int32_t right) {
 
 absl::StatusOr<BpeModel> BpeModel::Create(BpeSpec spec) {
   BpeModel model;
-  RETURN_IF_ERROR(model.AddVocabulary(std::move(spec.vocabulary)));
+  RETURN_IF_ERROR(model.AddVocabulary(spec.vocabulary));
   RETURN_IF_ERROR(model.AddMerges(spec.merges));
   model.ignore_merges_ = spec.ignore_merges;
   model.fuse_unknown_ = spec.fuse_unknown;
@@ -42,10 +42,11 @@ absl::StatusOr<BpeModel> BpeModel::Create(BpeSpec spec) {
   return model;
 }
 
-absl::Status BpeModel::AddVocabulary(std::vector<std::pair<std::string, int32_t>> vocabulary) {
+absl::Status BpeModel::AddVocabulary(
+    const std::vector<std::pair<std::string, int32_t>>& vocabulary) {
   ids_.reserve(vocabulary.size());
   std::vector<bool> is_taken;
-  for (auto& [spelling, id] : vocabulary) {
+  for (const auto& [spelling, id] : vocabulary) {
     const std::string field = absl::StrCat("vocab[\"", spelling, "\"]");
     if (id < 0 || id >= kMaxVocabSize) {
       return InvalidArgumentError(field,
@@ -61,7 +62,7 @@ absl::Status BpeModel::AddVocabulary(std::vector<std::pair<std::string, int32_t>
     }
     is_taken[id] = true;
     spellings_[id] = spelling;
-    ids_.emplace(std::move(spelling), id);
+    ids_.emplace(spelling, id);
   }
   return absl::OkStatus();
 }

@@ -70,7 +70,7 @@ class BpeModel {
   using Merge = Scratch::Merge;
 
   BpeModel() = default;
-  absl::Status AddVocabulary(std::vector<std::pair<std::string, int32_t>> vocabulary);
+  absl::Status AddVocabulary(const std::vector<std::pair<std::string, int32_t>>& vocabulary);
   absl::Status AddMerges(const std::vector<std::pair<std::string, std::string>>& merges);
   Merge FindMerge(int32_t left, int32_t right) const;
   void SplitToBytes(std::string_view word, std::vector<int32_t>* ids) const;

@@ -75,13 +75,15 @@ constexpr std::string_view kLlama31Parts[] = {
 constexpr std::string_view kChatMlMessage =
     "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'+'\n'";
 constexpr std::string_view kChatMlAnswer = "'<|im_start|>assistant\n'";
+constexpr std::string_view kQwen3NoThinking =
+    "'<|im_start|>assistant\n'}}{%-ifenable_thinkingisdefinedandenable_thinkingisfalse%}"
+    "{{-'<think>\n\n</think>\n\n'}}{%-endif%}{%-endif%}";
 constexpr std::string_view kQwen3Parts[] = {
     "'<|im_start|>system\n'+messages[0]['content']+'<|im_end|>\n'",
     "ifloop.index0>ns.last_query_index",
     "ifloop.lastor(notloop.lastandreasoning_content)",
     "'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content.lstrip('\n')",
-    "'<|im_start|>assistant\n'}}{%-ifenable_thinkingisdefinedandenable_thinkingisfalse%}"
-    "{{-'<think>\n\n</think>\n\n'}}{%-endif%}{%-endif%}",
+    kQwen3NoThinking,
 };
 constexpr std::string_view kNotChatMl[] = {"|trim", ".strip(", "think", "date_string", "strftime"};
 
