@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "kernels/cuda/gemm_bench.h"
-#include "kernels/cuda/stream_gemm.h"
 
 namespace selfsame::bench {
 namespace {
@@ -64,7 +63,6 @@ absl::Status MeasureRows(const cuda::GemmLauncher& launcher, cuda::GemmBench& be
 }
 
 absl::Status Run() {
-  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareStreamGemm(), "preparing kernels"));
   ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create());
   ASSIGN_OR_RETURN(const cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));
   for (const cuda::GemmShape& shape :

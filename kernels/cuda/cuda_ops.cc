@@ -15,7 +15,6 @@
 #include "kernels/cuda/pass_buffers.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sampling.h"
-#include "kernels/cuda/stream_gemm.h"
 #include "kernels/cuda/weights.h"
 
 namespace selfsame {
@@ -341,7 +340,6 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
   }
   ASSIGN_OR_RETURN(cuda::Device device, cuda::OpenDevice(options.device));
   RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(), "preparing kernels"));
-  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareStreamGemm(), "preparing kernels"));
   ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create());
   ASSIGN_OR_RETURN(cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));
   const cuda::AttentionLimits limits = {.schedule = options.schedule,

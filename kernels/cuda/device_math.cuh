@@ -91,6 +91,20 @@ __device__ inline float BlockSum(float value) {
   return total;
 }
 
+// 2^x by the hardware, whose bits are fixed for a kind of device. Exact: 2^0 = 1, 2^-inf = 0.
+__device__ inline float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// 1 / x by the hardware, likewise. 1 / inf = 0.
+__device__ inline float Reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // e^x within 2 units in the last place on [-87.336, 88.376]; 0 below, infinity above.
 __device__ inline float Exp(float x) {
   constexpr float kRoundingMagic = 0x1.8p23f;

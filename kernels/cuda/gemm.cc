@@ -85,6 +85,7 @@ class Preference {
 }  // namespace
 
 absl::StatusOr<GemmLauncher> GemmLauncher::Create(cudaStream_t stream) {
+  RETURN_IF_ERROR(ToStatus(PrepareStreamGemm(), "preparing kernels"));
   ASSIGN_OR_RETURN(BlasHandle handle, BlasHandle::Create());
   ASSIGN_OR_RETURN(Memory workspace, Memory::Create(kWorkspaceBytes));
   return GemmLauncher(std::move(handle), std::move(workspace), stream);

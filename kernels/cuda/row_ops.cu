@@ -6,6 +6,8 @@ namespace {
 
 constexpr int kRowThreads = 256;
 constexpr int kHeadWarps = 8;
+// Pieces of 8 elements that a thread of a norm keeps: widths up to 8192.
+constexpr int kKeptPieces = 4;
 
 // Whether rows of this width can be read 16 bytes at a time.
 bool IsAligned(int32_t width, const void* a, const void* b, const void* c) {
@@ -34,9 +36,11 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args, b
   BFloat16* residual = args.residual == nullptr ? nullptr : args.residual + offset;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kVectorElements;
   constexpr int32_t kStep = kRowThreads * kVectorElements;
+  // The first pieces stay in registers; each thread rereads of the rest only what it wrote itself.
+  float kept[kKeptPieces][kVectorElements];
+  float weights[kKeptPieces][kVectorElements];
   float sum = 0.0f;
-  for (int32_t index = first; index < args.width; index += kStep) {
-    float values[kVectorElements];
+  const auto add_piece = [&](int32_t index, float(&values)[kVectorElements]) {
     LoadEight(x, index, args.width, is_aligned, values);
     if (residual != nullptr) {
       float old[kVectorElements];
@@ -47,20 +51,38 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args, b
     }
 #pragma unroll
     for (int i = 0; i < kVectorElements; ++i) sum = __fmaf_rn(values[i], values[i], sum);
-  }
-  const float scale = InverseRms(BlockSum<kRowThreads>(sum), args.width, args.epsilon);
-  // Each thread rereads only what it wrote itself.
-  const BFloat16* source = residual != nullptr ? residual : x;
-  for (int32_t index = first; index < args.width; index += kStep) {
-    float values[kVectorElements];
-    float weights[kVectorElements];
-    LoadEight(source, index, args.width, is_aligned, values);
-    LoadEight(args.weight, index, args.width, is_aligned, weights);
+  };
+  const auto store_piece = [&](int32_t index, float scale, float(&values)[kVectorElements],
+                               const float(&weight)[kVectorElements]) {
 #pragma unroll
     for (int i = 0; i < kVectorElements; ++i) {
-      values[i] = ScaleByWeight(values[i], scale, weights[i]);
+      values[i] = ScaleByWeight(values[i], scale, weight[i]);
     }
     StoreEight(values, index, args.width, is_aligned, args.out + offset);
+  };
+#pragma unroll
+  for (int piece = 0; piece < kKeptPieces; ++piece) {
+    const int32_t index = first + piece * kStep;
+    if (index >= args.width) continue;
+    LoadEight(args.weight, index, args.width, is_aligned, weights[piece]);
+    add_piece(index, kept[piece]);
+  }
+  for (int32_t index = first + kKeptPieces * kStep; index < args.width; index += kStep) {
+    float values[kVectorElements];
+    add_piece(index, values);
+  }
+  const float scale = InverseRms(BlockSum<kRowThreads>(sum), args.width, args.epsilon);
+#pragma unroll
+  for (int piece = 0; piece < kKeptPieces; ++piece) {
+    const int32_t index = first + piece * kStep;
+    if (index < args.width) store_piece(index, scale, kept[piece], weights[piece]);
+  }
+  const BFloat16* source = residual != nullptr ? residual : x;
+  for (int32_t index = first + kKeptPieces * kStep; index < args.width; index += kStep) {
+    float values[kVectorElements];
+    LoadEight(source, index, args.width, is_aligned, values);
+    LoadEight(args.weight, index, args.width, is_aligned, weights[0]);
+    store_piece(index, scale, values, weights[0]);
   }
 }
 
@@ -156,7 +178,7 @@ __global__ void __launch_bounds__(kRowThreads)
   LoadEight(row + width, index, width, is_aligned, up);
 #pragma unroll
   for (int i = 0; i < kVectorElements; ++i) {
-    gate[i] = __fdiv_rn(gate[i], 1.0f + Exp(-gate[i])) * up[i];
+    gate[i] = gate[i] * Reciprocal(1.0f + Exp2(gate[i] * -1.44269504f)) * up[i];
   }
   StoreEight(gate, index, width, is_aligned, out + int64_t{blockIdx.y} * width);
 }

@@ -53,7 +53,8 @@ struct RopeArgs {
 };
 cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream);
 
-// out[r, i] = bf16(gate / (1 + exp(-gate)) * up). gate_up: [rows, 2 * width].
+// out[r, i] = bf16(gate / (1 + exp(-gate)) * up), exp and the quotient by the hardware's
+// approximations of 2^x and 1 / x. gate_up: [rows, 2 * width].
 cudaError_t RunSiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out,
                        cudaStream_t stream);
 

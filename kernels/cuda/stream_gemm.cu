@@ -29,34 +29,46 @@ struct Config {
   static constexpr int kSharedBytes = kStages * kStageBytes;
 };
 
-// Starts copying rows [first, first + count) of a matrix, columns [column, column + kDepth); zeros
-// stand for what lies outside.
-__device__ void LoadRows(const BFloat16* matrix, int64_t first, int count, int64_t row_count,
-                         int64_t column, int64_t k, BFloat16* to) {
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < count * kChunks; i += kThreads) {
-    const int64_t row = first + i / kChunks;
-    const int64_t at = column + i % kChunks * kVectorElements;
-    const bool is_present = row < row_count && at < k;
-    CopyAsync(to + i / kChunks * kPitch + i % kChunks * kVectorElements,
-              is_present ? matrix + row * k + at : matrix, is_present);
-  }
-}
+// A thread's share of copying kCount rows of a matrix, kDepth columns at a time: 16 bytes of every
+// eighth row. Addresses are worked out once, since a stage is too short to do it again.
+template <int kCount>
+class RowLoader {
+ public:
+  // Rows [first, first + kCount) of `matrix` [row_count, k]; zeros stand for what lies outside.
+  __device__ RowLoader(const BFloat16* matrix, int64_t first, int64_t row_count, int64_t k)
+      : row_(static_cast<int>(threadIdx.x) / kChunks),
+        column_(static_cast<int>(threadIdx.x) % kChunks * kVectorElements),
+        stride_(kStepRows * k),
+        present_rows_(row_count - first < kCount ? static_cast<int>(row_count - first) : kCount),
+        next_(matrix + (first + row_) * k + column_) {}
 
-template <typename C>
-__device__ void LoadStage(const StreamGemmArgs& args, int64_t chunk, int64_t first_output, int rows,
-                          BFloat16* shared) {
-  const int64_t column = chunk * kDepth;
-  if (column < args.k) {
-    BFloat16* stage = shared + chunk % C::kStages * C::kStageElements;
-    LoadRows(args.w, first_output, C::kOutputs, args.n, column, args.k, stage);
-    LoadRows(args.x, 0, rows, args.rows, column, args.k, stage + C::kOutputs * kPitch);
+  // Starts copying the next kDepth columns, of which `present_columns` are left.
+  __device__ void Load(int64_t present_columns, BFloat16* to) {
+    const bool has_columns = column_ < present_columns;
+    BFloat16* place = to + row_ * kPitch + column_;
+    const BFloat16* from = next_;
+#pragma unroll
+    for (int step = 0; step < kCount / kStepRows; ++step) {
+      CopyAsync(place + step * kStepRows * kPitch, from,
+                has_columns && step * kStepRows + row_ < present_rows_);
+      from += stride_;
+    }
+    next_ += kDepth;
   }
-  CommitCopies();
-}
+
+ private:
+  static constexpr int kStepRows = kThreads / kChunks;
+  static_assert(kCount % kStepRows == 0);
+
+  const int row_;
+  const int column_;
+  const int64_t stride_;
+  const int present_rows_;
+  const BFloat16* next_;
+};
 
 template <int kOutputTiles, int kRows>
-__global__ void __launch_bounds__(kThreads) StreamGemmKernel(StreamGemmArgs args) {
+__global__ void __launch_bounds__(kThreads, 2) StreamGemmKernel(StreamGemmArgs args) {
   using C = Config<kOutputTiles, kRows>;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto* shared = reinterpret_cast<BFloat16*>(shared_memory);
@@ -67,45 +79,72 @@ __global__ void __launch_bounds__(kThreads) StreamGemmKernel(StreamGemmArgs args
   const int first_row = warp / kOutputTiles * C::kWarpRows;
   float sums[C::kRowTiles][4] = {};
 
-  for (int stage = 0; stage < C::kStages - 1; ++stage) {
-    LoadStage<C>(args, stage, first_output, kRows, shared);
-  }
-  const int64_t chunks = (args.k + kDepth - 1) / kDepth;
+  RowLoader<C::kOutputs> w_loader(args.w, first_output, args.n, args.k);
+  RowLoader<kRows> x_loader(args.x, 0, args.rows, args.k);
+  int64_t columns_left = args.k;
+  int load_stage = 0;
+  const auto load_next = [&] {
+    BFloat16* stage = shared + load_stage * C::kStageElements;
+    if (columns_left > 0) {
+      w_loader.Load(columns_left, stage);
+      x_loader.Load(columns_left, stage + C::kOutputs * kPitch);
+    }
+    CommitCopies();
+    columns_left -= kDepth;
+    load_stage = load_stage + 1 == C::kStages ? 0 : load_stage + 1;
+  };
+  for (int i = 0; i < C::kStages - 1; ++i) load_next();
+  const auto chunks = static_cast<int32_t>((args.k + kDepth - 1) / kDepth);
   // Addresses of the matrices a lane loads, within a stage.
   const int w_at = (output_tile * kMmaRows + lane % 16) * kPitch + lane / 16 * 8;
   const int x_at = (C::kOutputs + first_row + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 8;
   // With 8 rows to a warp, one load brings two steps.
   const int x_pair_at = (C::kOutputs + first_row + lane % 8) * kPitch + lane / 8 * 8;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+  const BFloat16* stage = shared;
+  const BFloat16* const last_stage = shared + (C::kStages - 1) * C::kStageElements;
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
     WaitForCopies<C::kStages - 2>();
     __syncthreads();
-    LoadStage<C>(args, chunk + C::kStages - 1, first_output, kRows, shared);
-    const BFloat16* stage = shared + chunk % C::kStages * C::kStageElements;
-    if constexpr (C::kRowTiles == 1) {
+    load_next();
+    // All of a stage's fragments first: the chain of products then waits for itself only.
+    uint32_t w[kSteps][4];
 #pragma unroll
-      for (int step = 0; step < kSteps; step += 2) {
-        uint32_t w[2][4];
-        uint32_t x[4];
-        LoadMatrices(stage + w_at + step * kMmaDepth, w[0]);
-        LoadMatrices(stage + w_at + (step + 1) * kMmaDepth, w[1]);
-        LoadMatrices(stage + x_pair_at + step * kMmaDepth, x);
-        MultiplyAdd(w[0], x[0], x[1], sums[0]);
-        MultiplyAdd(w[1], x[2], x[3], sums[0]);
+    for (int step = 0; step < kSteps; ++step) {
+      LoadMatrices(stage + w_at + step * kMmaDepth, w[step]);
+    }
+    if constexpr (C::kRowTiles == 1) {
+      uint32_t x[kSteps / 2][4];
+#pragma unroll
+      for (int i = 0; i < kSteps / 2; ++i) {
+        LoadMatrices(stage + x_pair_at + 2 * i * kMmaDepth, x[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kSteps / 2; ++i) {
+        MultiplyAddInOrder(w[2 * i], x[i][0], x[i][1], sums[0]);
+        MultiplyAddInOrder(w[2 * i + 1], x[i][2], x[i][3], sums[0]);
       }
     } else {
+      constexpr int kPairs = C::kRowTiles / 2;
+      uint32_t x[2][kPairs][4];
+      const auto load_x = [&](int step) {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          LoadMatrices(stage + x_at + pair * 16 * kPitch + step * kMmaDepth, x[step % 2][pair]);
+        }
+      };
+      load_x(0);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        uint32_t w[4];
-        LoadMatrices(stage + w_at + step * kMmaDepth, w);
+        if (step + 1 < kSteps) load_x(step + 1);
 #pragma unroll
-        for (int pair = 0; pair < C::kRowTiles / 2; ++pair) {
-          uint32_t x[4];
-          LoadMatrices(stage + x_at + pair * 16 * kPitch + step * kMmaDepth, x);
-          MultiplyAdd(w, x[0], x[1], sums[2 * pair]);
-          MultiplyAdd(w, x[2], x[3], sums[2 * pair + 1]);
+        for (int pair = 0; pair < kPairs; ++pair) {
+          const auto& part = x[step % 2][pair];
+          MultiplyAddInOrder(w[step], part[0], part[1], sums[2 * pair]);
+          MultiplyAddInOrder(w[step], part[2], part[3], sums[2 * pair + 1]);
         }
       }
     }
+    stage = stage == last_stage ? shared : stage + C::kStageElements;
   }
 #pragma unroll
   for (int t = 0; t < C::kRowTiles; ++t) {

@@ -22,6 +22,16 @@ __device__ inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same, not moved before loads that precede it.
+__device__ inline void MultiplyAddInOrder(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                          float (&c)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Four 8 × 8 matrices of bf16; lane 8 i + r gives the address of row r of matrix i. 16-byte
 // aligned, shared memory.
 __device__ inline void LoadMatrices(const BFloat16* row, uint32_t (&out)[4]) {
@@ -39,8 +49,7 @@ __device__ inline void LoadMatricesTransposed(const BFloat16* row, uint32_t (&ou
                : "memory");
 }
 
-// Starts copying 16 bytes to shared memory, or writing zeros. `from` must be a valid address either
-// way.
+// Starts copying 16 bytes to shared memory, or writing zeros; then `from` is not read.
 __device__ inline void CopyAsync(BFloat16* to, const BFloat16* from, bool is_present) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   const uint32_t size_bytes = is_present ? 16 : 0;
