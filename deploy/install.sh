@@ -3,7 +3,7 @@
 # alone. As root, or else through sudo.
 #
 # Usage: deploy/install.sh [--ci]
-#   --ci  also what the checks of .ci/run need: clang, clang-format, clang-tidy
+#   --ci  also what the checks of .ci/run need: clang with its sanitizers, clang-format, clang-tidy
 set -euo pipefail
 
 packages=(
@@ -15,7 +15,7 @@ packages=(
 )
 case "${1:-}" in
   "") ;;
-  --ci) packages+=(clang clang-format-14 clang-tidy-14) ;;
+  --ci) packages+=(clang clang-format-14 clang-tidy-14 libclang-rt-14-dev) ;;
   *)
     echo "usage: deploy/install.sh [--ci]" >&2
     exit 2

@@ -66,7 +66,7 @@ if [[ "${1:-}" == --long ]]; then
   holds safety -DTROUBLES=3 -DTOKENS=3 -DVERIFIERS=1
   holds safety -DTROUBLES=1 -DTOKENS=5 -DWINDOW=3 -DCREDIT=3 -DVERIFIERS=1
   holds safety -DTROUBLES=1 -DREQUESTS=2 -DVERIFIERS=1 -DTOKENS=2 -DCREDIT=1
-  holds progress -DTROUBLES=2
+  holds progress -DTROUBLES=1
 fi
 
 while read -r event; do
