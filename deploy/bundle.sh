@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Puts built programs and the shared libraries they need into one folder that runs on another Linux
-# machine of the same processor family with the same or a newer C library.
+# Puts built programs and the shared libraries they need into one folder, and that into an archive,
+# OUT_DIR.tar.xz. It runs on another Linux machine of the same processor family with the same or a
+# newer C library.
 #
 #   deploy/bundle.sh BUILD_DIR OUT_DIR [PROGRAM...]
 #
 # PROGRAM: names in BUILD_DIR/bin; default: all of them. Afterwards OUT_DIR/run PROGRAM ARGS.. starts
 # one. Not bundled: the C and C++ runtimes, and CUDA, cuBLASLt and NCCL, which the other machine must
-# have (CUDA 13: /usr/local/cuda, or LD_LIBRARY_PATH). BUNDLE_MAX_MIB bounds the size (64).
+# have (CUDA 13: /usr/local/cuda, or LD_LIBRARY_PATH). BUNDLE_MAX_MIB bounds the archive's size (64).
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,10p' "$0" | cut -c3- >&2
+  sed -n '2,11p' "$0" | cut -c3- >&2
   exit 2
 fi
 build_dir=$1
@@ -58,9 +59,12 @@ exec "${under[@]}" "$here/bin/$program" "$@"
 RUN
 chmod 755 "$out_dir/run"
 
-size_kib=$(du -sk "$out_dir" | cut -f1)
-echo "$out_dir: ${#programs[@]} programs, $(find "$out_dir/lib" -type f | wc -l) libraries, $((size_kib / 1024)) MiB"
-if ((size_kib > max_mib * 1024)); then
+archive=${out_dir%/}.tar.xz
+tar -C "$(dirname "$out_dir")" -cf - "$(basename "$out_dir")" | xz -1 > "$archive"
+size_mib=$((($(stat -c %s "$archive") + (1 << 20) - 1) >> 20))
+libraries=$(find "$out_dir/lib" -type f | wc -l)
+echo "$out_dir: ${#programs[@]} programs, $libraries libraries; $archive: $size_mib MiB"
+if ((size_mib > max_mib)); then
   echo "bundle.sh: larger than $max_mib MiB" >&2
   exit 1
 fi
