@@ -14,14 +14,14 @@ namespace selfsame::testing {
 namespace {
 
 constexpr int kRequests = 12;
-constexpr int kMaxTokens = 128;
+constexpr int kMaxTokens = 192;
 
 struct Load {
   int concurrency;
   uint64_t order_seed;
   int background;
 };
-constexpr Load kLoads[] = {{4, 0, 0}, {12, 7, 2}, {3, 11, 6}};
+constexpr Load kLoads[] = {{2, 5, 0}, {4, 0, 0}, {12, 7, 2}, {3, 11, 6}};
 
 // On a model where ties are everywhere, and on a trained one.
 class DeterminismTest : public ::testing::TestWithParam<const char*> {
@@ -39,7 +39,7 @@ class DeterminismTest : public ::testing::TestWithParam<const char*> {
   }
 
   std::vector<v1::GenerateRequest> Requests() const {
-    return is_trained() ? MakeVerseRequests(kRequests, kMaxTokens)
+    return is_trained() ? MakeVerseRequests(kRequests, kMaxTokens / kTokenDivisor)
                         : MakeRequests(kRequests, kMaxTokens);
   }
 

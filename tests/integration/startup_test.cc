@@ -155,13 +155,12 @@ TEST(DecoderStartupTest, BadFlagsNameFlagAndLimit) {
 }
 
 TEST(DrainTest, RequestsInProgressFinishAfterSigterm) {
-  const NearTieModel model;
-  auto cluster = Cluster::Start({.model_dir = model.path(),
+  auto cluster = Cluster::Start({.model_dir = TrainedModelDir(),
                                  .decoder_flags = {},
                                  .verifier_flags = {},
                                  .other_verifiers = {}});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
-  const auto request = MakeRequests(1, 300)[0];
+  const auto request = MakeRequests(1, 300 / kTokenDivisor)[0];
   bool is_signalled = false;
   CallOptions options;
   options.on_chunk = [&](int) {
@@ -171,13 +170,12 @@ TEST(DrainTest, RequestsInProgressFinishAfterSigterm) {
   };
   const GenerateResult result = (*cluster)->client().Generate(request, options);
   EXPECT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(result.token_ids.size(), 300u);
+  EXPECT_EQ(result.token_ids.size(), 300u / kTokenDivisor);
   EXPECT_EQ((*cluster)->decoder().Wait(), 0);
 }
 
 TEST(DrainTest, WhatOutlivesTheDrainTimeoutIsUnavailable) {
-  const NearTieModel model;
-  auto cluster = Cluster::Start({.model_dir = model.path(),
+  auto cluster = Cluster::Start({.model_dir = TrainedModelDir(),
                                  .decoder_flags = {"--drain_timeout_ms=0"},
                                  .verifier_flags = {},
                                  .other_verifiers = {}});

@@ -215,14 +215,29 @@ bool TestClient::WaitForHealth(const std::string& name, bool is_serving,
   return is_as_wanted;
 }
 
-bool TestClient::WaitUntilIdle(std::chrono::milliseconds timeout) {
+bool TestClient::WaitForInfo(
+    const std::function<bool(const v1::GetServerInfoResponse&)>& is_as_wanted,
+    std::chrono::milliseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   while (std::chrono::steady_clock::now() < end) {
     const auto info = GetServerInfo();
     if (!info.ok()) return false;
-    if (info->running_requests() + info->waiting_requests() == 0) return true;
+    if (is_as_wanted(*info)) return true;
   }
   return false;
+}
+
+bool TestClient::WaitUntilIdle(std::chrono::milliseconds timeout) {
+  return WaitForInfo(
+      [](const v1::GetServerInfoResponse& info) {
+        return info.running_requests() + info.waiting_requests() == 0;
+      },
+      timeout);
+}
+
+bool TestClient::WaitUntilBusy(std::chrono::milliseconds timeout) {
+  return WaitForInfo(
+      [](const v1::GetServerInfoResponse& info) { return info.running_requests() > 0; }, timeout);
 }
 
 }  // namespace selfsame::testing

@@ -60,10 +60,14 @@ class TestClient {
   // Watches the health of `name` until it is as wanted; false after `timeout`.
   bool WaitForHealth(const std::string& name, bool is_serving,
                      std::chrono::milliseconds timeout = std::chrono::seconds(60));
-  // Asks until no request is running or waiting; false after `timeout`.
-  bool WaitUntilIdle(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  // Asks until no request is running or waiting, or until one is running; false after `timeout`.
+  bool WaitUntilIdle(std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  bool WaitUntilBusy(std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
  private:
+  bool WaitForInfo(const std::function<bool(const v1::GetServerInfoResponse&)>& is_as_wanted,
+                   std::chrono::milliseconds timeout);
+
   struct Stubs;
   std::unique_ptr<Stubs> stubs_;
 };
