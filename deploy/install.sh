@@ -10,7 +10,7 @@ packages=(
   ca-certificates ccache cmake g++ ninja-build pkg-config
   libabsl-dev libbenchmark-dev libgmock-dev libgrpc++-dev libgtest-dev libhwy-dev libicu-dev
   libpcre2-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
-  protobuf-compiler protobuf-compiler-grpc
+  prometheus prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc
   python3 python3-venv spin
 )
 case "${1:-}" in
