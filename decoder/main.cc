@@ -18,12 +18,15 @@
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/metrics/metrics.h"
+#include "common/metrics/metrics_server.h"
 #include "common/model/model.h"
 #include "common/mutex.h"
 #include "common/process/flags.h"
 #include "common/process/shutdown_signal.h"
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/engine/decoder_engine.h"
+#include "decoder/metrics.h"
 #include "decoder/server.h"
 #include "decoder/service.h"
 #include "decoder/verifier_client.h"
@@ -35,6 +38,8 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
 ABSL_FLAG(
     std::vector<std::string>, verifiers, {},
     "Verifiers, HOST:PORT each, separated by commas. Without any, deterministic requests fail.");
+ABSL_FLAG(std::string, metrics_listen, "",
+          "HOST:PORT to serve metrics on, at /metrics; port 0 takes a free one; empty: none.");
 ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
 ABSL_FLAG(std::string, gemm_plan_file, "",
           "CUDA: file in which measured plans of matrix products are kept between runs.");
@@ -132,7 +137,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
 
 absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Model> model,
                                                             const Tokenizer& tokenizer,
-                                                            const Clock& clock) {
+                                                            const Clock& clock,
+                                                            EngineObserver& observer) {
   const int32_t window_size = absl::GetFlag(FLAGS_window_size);
   DecoderEngineOptions options;
   options.core.scheduler = {.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens),
@@ -140,6 +146,7 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   options.core.sessions.window_size = window_size;
   options.core.sessions.failover_timeout =
       std::chrono::milliseconds(absl::GetFlag(FLAGS_failover_timeout_ms));
+  options.core.observer = &observer;
   options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
   options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);
   const int32_t context_limit = model->limits().context_limit;
@@ -197,6 +204,10 @@ absl::Status Serve(ShutdownSignal& shutdown) {
   RETURN_IF_ERROR(CheckFlags());
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_verifiers);
   RETURN_IF_ERROR(CheckVerifierAddresses(addresses));
+  MetricRegistry registry;
+  ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics_server,
+                   ServeMetrics(absl::GetFlag(FLAGS_metrics_listen), registry));
+  DecoderMetrics metrics(registry);
   const std::string model_dir = absl::GetFlag(FLAGS_model_dir);
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
   ASSIGN_OR_RETURN(
@@ -214,7 +225,7 @@ absl::Status Serve(ShutdownSignal& shutdown) {
 
   const SteadyClock clock;
   ASSIGN_OR_RETURN(const std::unique_ptr<DecoderEngine> engine,
-                   CreateEngine(std::move(model), *tokenizer, clock));
+                   CreateEngine(std::move(model), *tokenizer, clock, metrics));
   RandomSource random;
   InferenceService service(std::move(service_options),
                            {.tokenizer = *tokenizer,
@@ -232,6 +243,9 @@ absl::Status Serve(ShutdownSignal& shutdown) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(absl::GetFlag(FLAGS_listen), service, *engine, client_views));
   std::printf("listening on %s\n", server->address().c_str());
+  if (metrics_server != nullptr) {
+    std::printf("metrics on %s\n", metrics_server->address().c_str());
+  }
   std::fflush(stdout);
 
   const int signal_number = shutdown.Wait();

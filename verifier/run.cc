@@ -14,19 +14,25 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "common/clock.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/metrics/metrics.h"
+#include "common/metrics/metrics_server.h"
 #include "common/process/flags.h"
 #include "common/process/shutdown_signal.h"
 #include "common/rpc/grpc_server.h"
 #include "verifier/engine/engine.h"
 #include "verifier/engine/startup.h"
+#include "verifier/metrics.h"
 #include "verifier/service.h"
 
 ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50052",
           "HOST:PORT to serve on; port 0 takes a free one.");
+ABSL_FLAG(std::string, metrics_listen, "",
+          "HOST:PORT to serve metrics on, at /metrics; port 0 takes a free one; empty: none.");
 ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
 ABSL_FLAG(std::string, gemm_plan_file, "",
           "CUDA: file in which measured plans of matrix products are kept between runs.");
@@ -70,7 +76,13 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
 
 absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
   ASSIGN_OR_RETURN(const StartupOptions options, OptionsFromFlags());
+  MetricRegistry registry;
+  ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics_server,
+                   ServeMetrics(absl::GetFlag(FLAGS_metrics_listen), registry));
   ASSIGN_OR_RETURN(VerifierParts parts, StartUp(options, std::move(policy)));
+  VerifierMetrics metrics(registry, parts.worker->info());
+  const SteadyClock clock;
+  parts.worker->SetObserver(metrics, clock);
   LogInfo("fingerprint ", parts.worker->info().fingerprint);
   absl::Status device_status;  // written before the signal that ends the wait below
   Engine engine(std::move(parts.worker), [&device_status](const absl::Status& status) {
@@ -82,6 +94,9 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
                    GrpcServer::Start(absl::GetFlag(FLAGS_listen), {&service}));
   server->SetServing("selfsame.v1.Verifier", true);
   std::printf("listening on %s\n", server->address().c_str());
+  if (metrics_server != nullptr) {
+    std::printf("metrics on %s\n", metrics_server->address().c_str());
+  }
   std::fflush(stdout);
 
   const int signal_number = shutdown.Wait();

@@ -99,6 +99,17 @@ void DecoderEngine::Stop() {
 
 absl::StatusOr<uint64_t> DecoderEngine::Submit(GenerationRequest request,
                                                std::shared_ptr<GenerationSink> sink) {
+  const bool is_deterministic = request.is_deterministic;
+  if (!request.arrived_at) request.arrived_at = clock_.Now();
+  auto id = Enqueue(std::move(request), std::move(sink));
+  if (!id.ok() && options_.core.observer != nullptr) {
+    options_.core.observer->OnRefused(is_deterministic, id.status().code());
+  }
+  return id;
+}
+
+absl::StatusOr<uint64_t> DecoderEngine::Enqueue(GenerationRequest request,
+                                                std::shared_ptr<GenerationSink> sink) {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(health_);
   if (!is_started_ || is_draining_) return UnavailableError("the decoder is shutting down");
@@ -218,6 +229,7 @@ void DecoderEngine::Report(const absl::Status& health) {
     if (std::holds_alternative<SubmitEvent>(event)) ++stats_.waiting_requests;
   }
   if (stats_.running_requests + stats_.waiting_requests == 0) drained_.NotifyAll();
+  if (options_.core.observer != nullptr) options_.core.observer->OnStats(stats_);
 }
 
 }  // namespace selfsame::decoder

@@ -101,6 +101,7 @@ class DecoderEngine final : public Engine, public VerifierEvents {
                 std::unique_ptr<KvCache> kv, const Tokenizer& tokenizer,
                 std::unique_ptr<WindowPolicy> policy, const Clock& clock);
 
+  absl::StatusOr<uint64_t> Enqueue(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
   void Push(Event event);
   // A verdict or session error; when too many wait, the verifier counts as broken.
   void PushFromVerifier(int verifier, Event event);

@@ -12,6 +12,9 @@ namespace selfsame::decoder {
 struct EngineStats {
   int32_t running_requests = 0;
   int32_t waiting_requests = 0;
+  int32_t sessions = 0;  // open on verifiers
+  int32_t verifiers_up = 0;
+  double kv_usage = 0.0;  // share of the KV blocks in use, 0 to 1
 };
 
 // What the service needs of an engine. All calls are safe from any thread and never block.

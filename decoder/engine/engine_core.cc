@@ -23,9 +23,10 @@ EngineCore::EngineCore(const CoreOptions& options, Model& model, KvCache& kv,
       model_(model),
       tokenizer_(tokenizer),
       clock_(clock),
+      observer_(options.observer == nullptr ? no_observer_ : *options.observer),
       blocks_(kv.block_count()),
       runner_(model, kv),
-      sessions_(options.sessions, links, policy),
+      sessions_(options.sessions, links, policy, observer_),
       scheduler_(options.scheduler) {}
 
 EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped")); }
@@ -34,13 +35,16 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
                         std::shared_ptr<GenerationSink> sink) {
   auto output = OutputStream::Create(tokenizer_, params.stop_strings, params.stop_token_ids,
                                      params.max_tokens);
+  const SteadyTime arrived_at = params.arrived_at.value_or(clock_.Now());
   if (!output.ok()) {
+    observer_.OnRefused(params.is_deterministic, output.status().code());
     sink->OnError(output.status());
     return;
   }
   auto owned =
       std::make_unique<Request>(id, std::move(params), std::move(sink), *std::move(output));
   Request& request = *owned;
+  request.arrived_at = arrived_at;
   if (request.params.is_deterministic) {
     request.verification.emplace(
         SpeculationParams{.prompt_length = request.prompt_length(),
@@ -99,6 +103,7 @@ absl::StatusOr<bool> EngineCore::Step() {
   ExpireDeadlines();
   PrepareRequests();
   ASSIGN_OR_RETURN(const bool has_run, RunPass());
+  ReportWaits(has_run);
   sessions_.CutWindows(clock_.Now());
   return has_run;
 }
@@ -142,20 +147,41 @@ void EngineCore::PrepareRequests() {
 absl::StatusOr<bool> EngineCore::RunPass() {
   const StepPlan plan = scheduler_.Plan();
   for (ScheduledRequest* scheduled : plan.admitted) Admit(*requests_.at(scheduled->id));
+  ++step_number_;
+  int32_t row_count = 0;
   step_rows_.clear();
   for (const StepPlan::Rows& rows : plan.rows) {
-    step_rows_.push_back({requests_.at(rows.request->id).get(), rows.row_count, rows.is_sampled});
+    Request* request = requests_.at(rows.request->id).get();
+    request->last_step = step_number_;
+    row_count += rows.row_count;
+    step_rows_.push_back({request, rows.row_count, rows.is_sampled});
   }
   if (step_rows_.empty()) return false;
+  const SteadyTime begin = clock_.Now();
   if (absl::Status status = runner_.Run(step_rows_); !status.ok()) {
     FailAll(UnavailableError("the device is lost"));
     return status;
   }
+  observer_.OnStep({.row_count = row_count,
+                    .request_count = static_cast<int32_t>(step_rows_.size()),
+                    .duration = clock_.Now() - begin});
   size_t next = 0;
   for (const RequestRows& rows : step_rows_) {
     if (rows.is_sampled) TakeToken(*rows.request, runner_.sampled()[next++]);
   }
   return true;
+}
+
+// A step has room for every ordinary request that holds KV, unless the batch is full. And where
+// nothing ran, the KV that ordinary requests wait for is held by requests that wait for verdicts.
+void EngineCore::ReportWaits(bool has_run) {
+  if (static_cast<int32_t>(step_rows_.size()) == options_.scheduler.max_batch_size) return;
+  int32_t count = 0;
+  for (const auto& [id, request] : requests_) {
+    if (request->verification || request->last_step == step_number_) continue;
+    if (!has_run || request->schedule.state->block_count() > 0) ++count;
+  }
+  if (count > 0) observer_.OnOrdinaryWait(count, !has_run);
 }
 
 void EngineCore::Admit(Request& request) {
@@ -171,12 +197,13 @@ void EngineCore::Admit(Request& request) {
 }
 
 void EngineCore::OpenSession(Request& request) {
-  sessions_.Open(request);
+  sessions_.Open(request, clock_.Now());
   if (!request.has_started) Start(request, request.verification->fingerprint);
 }
 
 void EngineCore::Start(Request& request, std::string fingerprint) {
   request.has_started = true;
+  observer_.OnStarted(request.params.is_deterministic, clock_.Now() - request.arrived_at);
   request.sink->OnStarted({std::move(fingerprint)});
 }
 
@@ -197,8 +224,11 @@ void EngineCore::ProposeToken(Request& request, int32_t token_id) {
     verification.lookahead->Push(token_id);
     is_end = verification.lookahead->end().has_value();
   }
-  verification.speculation.AppendCandidate(token_id, is_end);
-  if (verification.speculation.unsubmitted_count() == 1) {
+  Speculation& speculation = verification.speculation;
+  const int32_t redecoded = speculation.counters().redecoded_tokens;
+  speculation.AppendCandidate(token_id, is_end);
+  if (speculation.counters().redecoded_tokens > redecoded) observer_.OnRedecoded();
+  if (speculation.unsubmitted_count() == 1) {
     verification.oldest_unsubmitted = clock_.Now();
   }
 }
@@ -212,6 +242,14 @@ void EngineCore::Stand(Request& request, int32_t first_position, std::span<const
     chunk.token_ids.push_back(token_ids[i]);
     if (request.params.logprobs) chunk.logprobs.push_back(logprobs[i]);
   }
+  const SteadyTime now = clock_.Now();
+  const bool is_first = first_position == request.prompt_length();
+  observer_.OnTokens({.is_deterministic = request.params.is_deterministic,
+                      .token_count = static_cast<int32_t>(chunk.token_ids.size()),
+                      .is_first = is_first,
+                      .since = now - (is_first ? request.arrived_at : request.last_token_at),
+                      .prompt_length = request.prompt_length()});
+  request.last_token_at = now;
   request.sink->OnChunk(std::move(chunk));
   if (request.output.end()) {
     Finish(request);
@@ -241,12 +279,19 @@ void EngineCore::Finish(Request& request) {
     event.redecoded_tokens = counters.redecoded_tokens;
     event.fingerprint = request.verification->fingerprint;
   }
+  observer_.OnEnd({.is_deterministic = request.params.is_deterministic,
+                   .code = absl::StatusCode::kOk,
+                   .reason = event.reason,
+                   .age = clock_.Now() - request.arrived_at});
   const std::shared_ptr<GenerationSink> sink = request.sink;
   Release(request);
   sink->OnComplete(event);
 }
 
 void EngineCore::Fail(Request& request, const absl::Status& status) {
+  observer_.OnEnd({.is_deterministic = request.params.is_deterministic,
+                   .code = status.code(),
+                   .age = clock_.Now() - request.arrived_at});
   const std::shared_ptr<GenerationSink> sink = request.sink;
   Release(request);
   sink->OnError(status);
@@ -272,6 +317,9 @@ EngineStats EngineCore::stats() const {
   EngineStats stats;
   stats.running_requests = scheduler_.running_count();
   stats.waiting_requests = scheduler_.waiting_count();
+  stats.sessions = sessions_.session_count();
+  stats.verifiers_up = sessions_.verifiers_up();
+  stats.kv_usage = 1.0 - static_cast<double>(blocks_.free_count()) / blocks_.block_count();
   return stats;
 }
 

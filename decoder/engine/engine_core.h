@@ -11,6 +11,7 @@
 #include "common/kv/block_pool.h"
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/engine/engine.h"
+#include "decoder/engine/engine_observer.h"
 #include "decoder/engine/request.h"
 #include "decoder/engine/scheduler.h"
 #include "decoder/engine/sessions.h"
@@ -23,7 +24,8 @@ namespace selfsame::decoder {
 struct CoreOptions {
   SchedulerOptions scheduler;
   SessionOptions sessions;
-  int32_t max_inflight_windows = 4;  // of one request
+  int32_t max_inflight_windows = 4;    // of one request
+  EngineObserver* observer = nullptr;  // null: none; must outlive the core
 };
 
 // The engine without its thread: everything that happens to requests between Submit and their last
@@ -71,6 +73,8 @@ class EngineCore {
   void PrepareRequests();
   absl::StatusOr<bool> RunPass();
 
+  // Tells the observer of ordinary requests that the step left out for want of a verdict.
+  void ReportWaits(bool has_run);
   void Admit(Request& request);
   void OpenSession(Request& request);
   void TakeToken(Request& request, const SampledToken& token);
@@ -89,12 +93,15 @@ class EngineCore {
   Model& model_;
   const Tokenizer& tokenizer_;
   const Clock& clock_;
+  EngineObserver no_observer_;
+  EngineObserver& observer_;
   BlockPool blocks_;
   StepRunner runner_;
   Sessions sessions_;
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<RequestRows> step_rows_;
+  uint64_t step_number_ = 0;
 };
 
 }  // namespace selfsame::decoder

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,9 @@ struct Verification {
   // The output as it would be if every candidate were committed: proposes an end where a stop
   // string is completed. Only for requests with stop strings.
   std::optional<OutputStream> lookahead;
-  SteadyTime oldest_unsubmitted;  // when the first unsubmitted candidate was decoded
+  SteadyTime oldest_unsubmitted;        // when the first unsubmitted candidate was decoded
+  SteadyTime opened_at;                 // the session
+  std::deque<SteadyTime> submitted_at;  // of each window in flight, oldest first
 
   int verifier = -1;        // where the session is, while there is one
   std::string fingerprint;  // of the first verifier; every later one must have it too
@@ -60,6 +63,9 @@ struct Request {
   std::shared_ptr<GenerationSink> sink;
   OutputStream output;  // over the tokens that stand
   ScheduledRequest schedule;
+  SteadyTime arrived_at;
+  SteadyTime last_token_at;              // when tokens last stood; REQUIRES: output has some
+  uint64_t last_step = 0;                // number of the last step with rows of this request
   bool has_started = false;              // OnStarted was called
   std::vector<int32_t> ordinary_output;  // of an ordinary request
   std::optional<Verification> verification;

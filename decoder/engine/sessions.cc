@@ -24,8 +24,8 @@ bool IsWorthARetry(const absl::Status& status) {
 }  // namespace
 
 Sessions::Sessions(const SessionOptions& options, const std::vector<VerifierLink*>& links,
-                   WindowPolicy& policy)
-    : options_(options), policy_(policy) {
+                   WindowPolicy& policy, EngineObserver& observer)
+    : options_(options), policy_(policy), observer_(observer) {
   for (VerifierLink* link : links) {
     Verifier verifier;
     verifier.link = link;
@@ -72,6 +72,7 @@ void Sessions::Forget(Request& request) {
   sessions_.erase(verification.speculation.session_id());
   --at(verification.verifier).session_count;
   verification.verifier = -1;
+  verification.submitted_at.clear();
   verification.speculation.OnSessionLost();
 }
 
@@ -89,7 +90,35 @@ std::optional<Sessions::Applied> Sessions::OnVerdict(int verifier, const Verdict
   }
   verification.unserved_since.reset();
   verification.backoff = milliseconds(0);
+  Report(verdict, *effect, verification, now);
   return Applied{&request, *std::move(effect)};
+}
+
+void Sessions::Report(const Verdict& verdict, const SpeculationEffect& effect,
+                      Verification& verification, SteadyTime now) {
+  VerdictReport report;
+  report.is_opening = verdict.window_id == 0;
+  report.outcome = verdict.outcome;
+  report.is_rollback = effect.is_rollback;
+  report.dropped = effect.dropped;
+  if (report.is_opening) {
+    report.latency = now - verification.opened_at;
+  } else {
+    report.latency = now - verification.submitted_at.front();
+    verification.submitted_at.pop_front();
+  }
+  // A window that is decided starts where the committed tokens end, and the last token it commits
+  // is the canonical one.
+  if (verdict.outcome == Outcome::kRollback) {
+    report.mismatch_index = static_cast<int32_t>(effect.tokens.size()) - 1;
+  }
+  observer_.OnVerdict(report);
+}
+
+int32_t Sessions::verifiers_up() const {
+  return static_cast<int32_t>(
+      std::count_if(verifiers_.begin(), verifiers_.end(),
+                    [](const Verifier& verifier) { return verifier.info.has_value(); }));
 }
 
 Request* Sessions::OnSessionError(int verifier, uint64_t session_id, const absl::Status& status,
@@ -174,12 +203,14 @@ absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) con
   return UnavailableError(message);
 }
 
-void Sessions::Open(Request& request) {
+void Sessions::Open(Request& request, SteadyTime now) {
   Verification& verification = *request.verification;
   const int verifier = Choose(request);
   SELFSAME_CHECK(verifier >= 0 && !verification.has_session());
   const uint64_t session_id = next_session_id_++;
+  observer_.OnSessionOpened(!verification.fingerprint.empty());
   verification.verifier = verifier;
+  verification.opened_at = now;
   verification.fingerprint = at(verifier).info->fingerprint;
   verification.speculation.NewSession(session_id);
   sessions_[session_id] = &request;
@@ -245,7 +276,10 @@ void Sessions::CutWindowsOf(Request& request, bool is_verifier_idle, SteadyTime 
     query.windows_since_rollback = speculation.counters().windows_since_rollback;
     const int32_t size = policy_.Cut(query);
     if (size <= 0) return;
-    verifier.link->SubmitWindow(*speculation.CutWindow(std::min(size, max_size)));
+    Window window = *speculation.CutWindow(std::min(size, max_size));
+    observer_.OnWindow(static_cast<int32_t>(window.candidate_ids.size()));
+    verification.submitted_at.push_back(now);
+    verifier.link->SubmitWindow(std::move(window));
     verification.oldest_unsubmitted = now;
   }
 }

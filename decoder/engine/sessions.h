@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "decoder/engine/engine_observer.h"
 #include "decoder/engine/request.h"
 #include "decoder/engine/types.h"
 #include "decoder/engine/window_policy.h"
@@ -26,7 +27,7 @@ struct SessionOptions {
 class Sessions {
  public:
   Sessions(const SessionOptions& options, const std::vector<VerifierLink*>& links,
-           WindowPolicy& policy);
+           WindowPolicy& policy, EngineObserver& observer);
 
   // Events from verifiers.
 
@@ -53,7 +54,7 @@ class Sessions {
   // failover timeout, or when no verifier can ever serve it: an error, with which it must fail.
   absl::StatusOr<bool> Seek(Request& request, SteadyTime now);
   // Opens the session. REQUIRES: Seek just returned true.
-  void Open(Request& request);
+  void Open(Request& request, SteadyTime now);
   void Close(Request& request);
   // Whether decoding on is of use: the answer has not come to its end, and not too much waits for
   // the verifier.
@@ -65,6 +66,8 @@ class Sessions {
   std::optional<SteadyTime> NextWake(const Request& request, SteadyTime now) const;
 
   bool has_verifiers() const { return !verifiers_.empty(); }
+  int32_t session_count() const { return static_cast<int32_t>(sessions_.size()); }
+  int32_t verifiers_up() const;
 
  private:
   struct Verifier {
@@ -80,6 +83,8 @@ class Sessions {
   // The verifier with the fewest sessions among those that are fit and have room; -1: none.
   int Choose(const Request& request) const;
   absl::Status CheckPatience(const Request& request, SteadyTime now) const;
+  void Report(const Verdict& verdict, const SpeculationEffect& effect, Verification& verification,
+              SteadyTime now);
   void LoseSessions(int verifier, const absl::Status& status, SteadyTime now);
   // Forgets the session without telling the verifier.
   void Forget(Request& request);
@@ -88,6 +93,7 @@ class Sessions {
   SessionOptions options_;
   std::vector<Verifier> verifiers_;
   WindowPolicy& policy_;
+  EngineObserver& observer_;
   std::map<uint64_t, Request*> sessions_;  // by session id
   uint64_t next_session_id_ = 1;
 };

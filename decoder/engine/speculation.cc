@@ -113,6 +113,7 @@ void Speculation::Commit(const Verdict& verdict, SpeculationEffect& effect) {
   if (candidate_count() == 0) has_proposed_end_ = false;
 
   counters_.rolled_back_tokens += effect.dropped;
+  effect.is_rollback = is_mismatch;
   if (is_mismatch) {
     ++counters_.rollbacks;
     counters_.windows_since_rollback = 0;

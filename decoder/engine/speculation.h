@@ -29,7 +29,8 @@ struct SpeculationEffect {
   // do not stand. Always committed length - 1, for the newest committed token is the next row's
   // input.
   std::optional<int32_t> truncate_to;
-  int32_t dropped = 0;  // candidates, in flight and unsubmitted
+  int32_t dropped = 0;       // candidates, in flight and unsubmitted
+  bool is_rollback = false;  // a candidate was dropped for another token
   End end = End::kNone;
 };
 

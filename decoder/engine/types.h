@@ -28,6 +28,7 @@ struct GenerationRequest {
   bool logprobs = false;
   std::optional<std::string> expected_fingerprint;
   std::optional<SteadyTime> deadline;
+  std::optional<SteadyTime> arrived_at;  // unset: when the engine takes it in
 };
 
 enum class FinishReason { kStop, kLength };

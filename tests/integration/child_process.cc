@@ -34,7 +34,9 @@ constexpr char kListening[] = "listening on ";
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::string& program, const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {absl::StrCat(SELFSAME_BINARY_DIR, "/bin/", program)};
+  const bool is_ours = !absl::StartsWith(program, "/");
+  std::vector<std::string> words = {is_ours ? absl::StrCat(SELFSAME_BINARY_DIR, "/bin/", program)
+                                            : program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);

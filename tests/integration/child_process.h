@@ -10,11 +10,12 @@
 
 namespace selfsame::testing {
 
-// A program of this build, running as a child. It is killed with the object, and by the kernel if
+// A program, running as a child. It is killed with the object, and by the kernel if
 // the test itself dies. One thread.
 class ChildProcess {
  public:
-  // Starts BUILD_DIR/bin/`program`. Its standard error goes to a file that stderr_text() reads.
+  // Starts `program`: a path, or the name of one of this build in BUILD_DIR/bin. Its standard error
+  // goes to a file that stderr_text() reads.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& program, const std::vector<std::string>& arguments);
   ~ChildProcess();

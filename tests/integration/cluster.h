@@ -32,6 +32,7 @@ class Cluster {
 
   TestClient& client() { return *client_; }
   ChildProcess& decoder() { return *decoder_; }
+  ChildProcess& verifier(int index) { return *verifiers_[index]; }
   const std::string& decoder_address() const { return decoder_address_; }
   const std::string& verifier_address(int index) const { return verifier_addresses_[index]; }
 

@@ -73,6 +73,7 @@ TEST_P(StartupTest, BadFlagsNameFlagAndLimit) {
         Case{"--window_size=257", "--window_size: must be between 1 and 256, not 257"},
         Case{"--listen=nonsense", "--listen: must be HOST:PORT"},
         Case{"--listen=127.0.0.1:99999", "--listen: must be HOST:PORT"},
+        Case{"--metrics_listen=9090", "--metrics_listen: must be HOST:PORT"},
         Case{"--model_dir=", "--model_dir: is required"}}) {
     EXPECT_THAT(ExpectOneLine(FlagsWith(bad.flag)), HasSubstr(bad.says)) << bad.flag;
   }
@@ -91,6 +92,17 @@ TEST_P(StartupTest, PortInUseIsOneLine) {
   ASSERT_TRUE(address.ok()) << address.status();
   const std::string text = ExpectFailure(FlagsWith(absl::StrCat("--listen=", *address)));
   EXPECT_THAT(text, HasSubstr(absl::StrCat("cannot listen on ", *address)));
+}
+
+TEST_P(StartupTest, MetricsPortInUseIsOneLine) {
+  auto first = ChildProcess::Start(GetParam(), FlagsWith("--metrics_listen=127.0.0.1:0"));
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE((*first)->ReadAddress().ok());
+  const auto line = (*first)->ReadLine();
+  ASSERT_TRUE(line.ok()) << line.status();
+  const std::string address = line->substr(line->rfind(' ') + 1);
+  EXPECT_THAT(ExpectOneLine(FlagsWith(absl::StrCat("--metrics_listen=", address))),
+              HasSubstr(absl::StrCat("cannot listen on ", address)));
 }
 
 TEST_P(StartupTest, MissingModelDirectoryIsNamed) {

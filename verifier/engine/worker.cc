@@ -53,6 +53,11 @@ Worker::Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
   SELFSAME_CHECK(kv_->block_count() >= BlocksFor(info_.context_limit));
 }
 
+void Worker::SetObserver(EngineObserver& observer, const Clock& clock) {
+  observer_ = &observer;
+  clock_ = &clock;
+}
+
 void Worker::OpenStream(uint64_t stream_id, std::shared_ptr<StreamSink> sink) {
   const bool is_new = sinks_.emplace(stream_id, std::move(sink)).second;
   SELFSAME_CHECK(is_new);
@@ -67,13 +72,18 @@ void Worker::CloseStream(uint64_t stream_id) {
 
 void Worker::OpenSession(uint64_t stream_id, SessionOpening opening, SteadyTime now) {
   const SessionKey key{stream_id, opening.session_id};
+  const bool is_resumed = !opening.committed_token_ids.empty();
   absl::Status status = ValidateOpening(opening, info_);
   if (status.ok()) {
     status = store_.Open(key, Session(std::move(opening), info_.context_limit, now)).status();
   }
   // A second opening under an id in use ends the first session too: nobody could tell whose the
   // verdicts are.
-  if (!status.ok()) EndSession(key, status);
+  if (!status.ok()) {
+    EndSession(key, status);
+  } else if (observer_ != nullptr) {
+    observer_->OnSessionOpened(is_resumed);
+  }
 }
 
 void Worker::SubmitWindow(uint64_t stream_id, Window window, SteadyTime now) {
@@ -91,7 +101,7 @@ void Worker::SubmitWindow(uint64_t stream_id, Window window, SteadyTime now) {
   if (!verdict.ok()) {
     EndSession(key, verdict.status());
   } else if (verdict->has_value()) {
-    SinkOf(stream_id).OnVerdict(**std::move(verdict));
+    Give(SinkOf(stream_id), **std::move(verdict));
   }
 }
 
@@ -100,6 +110,18 @@ void Worker::CloseSession(uint64_t stream_id, uint64_t session_id) {
 }
 
 absl::StatusOr<std::optional<SteadyTime>> Worker::RunPass(SteadyTime now) {
+  auto next = RunPassIfDue(now);
+  if (observer_ != nullptr) {
+    const int32_t block_count = kv_->block_count();
+    observer_->OnStore(
+        {.sessions = static_cast<int32_t>(store_.size()),
+         .kv_usage = static_cast<double>(block_count - store_.free_blocks()) / block_count,
+         .evictions = store_.eviction_count()});
+  }
+  return next;
+}
+
+absl::StatusOr<std::optional<SteadyTime>> Worker::RunPassIfDue(SteadyTime now) {
   const std::vector<StoredSession*> waiting = Waiting();
   if (waiting.empty()) return std::optional<SteadyTime>();
   PassPlan plan = builder_.Build(DemandsOf(waiting), now);
@@ -113,7 +135,7 @@ absl::StatusOr<std::optional<SteadyTime>> Worker::RunPass(SteadyTime now) {
     runs = PinRuns(plan, oldest);
     SELFSAME_CHECK(!runs.empty());
   }
-  const absl::Status status = Execute(runs);
+  const absl::Status status = Execute(runs, now);
   store_.UnpinAll();
   RETURN_IF_ERROR(status);
   for (const Run& run : runs) {
@@ -164,7 +186,7 @@ std::vector<Worker::Run> Worker::PinRuns(const PassPlan& plan,
   return runs;
 }
 
-absl::Status Worker::Execute(const std::vector<Run>& runs) {
+absl::Status Worker::Execute(const std::vector<Run>& runs, SteadyTime now) {
   PassRows rows;
   std::vector<size_t> logit_row_counts;
   logit_row_counts.reserve(runs.size());
@@ -178,6 +200,7 @@ absl::Status Worker::Execute(const std::vector<Run>& runs) {
   ++stats_.passes;
   stats_.rows += row_count;
   stats_.padded_rows += rung - row_count;
+  if (observer_ != nullptr) Report(runs, rung, now);
 
   std::span<const SampledToken> results = sampled;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -185,6 +208,28 @@ absl::Status Worker::Execute(const std::vector<Run>& runs) {
     results = results.subspan(logit_row_counts[i]);
   }
   return absl::OkStatus();
+}
+
+// `now` is when the pass was begun. REQUIRES: an observer; the verdicts are not given yet.
+void Worker::Report(const std::vector<Run>& runs, int32_t rung, SteadyTime now) {
+  PassReport report;
+  report.duration = clock_->Now() - now;
+  report.rung = rung;
+  for (const Run& run : runs) {
+    const Session& session = run.session->session;
+    report.oldest_wait =
+        std::max<std::chrono::nanoseconds>(report.oldest_wait, now - session.waiting_since());
+    const bool is_window = run.planned.window_count > 0;
+    (is_window ? report.window_rows : report.prefill_rows) += run.planned.row_count;
+    // A settled session always has KV.
+    if (session.is_open() && run.settled_length == 0) ++report.rebuilt_sessions;
+  }
+  observer_->OnPass(report);
+}
+
+void Worker::Give(StreamSink& sink, Verdict verdict) {
+  if (observer_ != nullptr) observer_->OnVerdict(verdict.outcome, verdict.window_id == 0);
+  sink.OnVerdict(std::move(verdict));
 }
 
 // Settles the KV of the run's rows and gives the verdicts their results decide.
@@ -196,11 +241,11 @@ void Worker::Apply(const Run& run, std::span<const SampledToken> sampled) {
   if (run.planned.window_count > 0) {
     const auto window_count = static_cast<size_t>(run.planned.window_count);
     for (Verdict& verdict : session.Decide(window_count, sampled, policy_)) {
-      sink.OnVerdict(std::move(verdict));
+      Give(sink, std::move(verdict));
     }
     state.Truncate(session.committed_length() - 1);
   } else if (!sampled.empty()) {
-    sink.OnVerdict(session.Open(sampled.front()));
+    Give(sink, session.Open(sampled.front()));
   }
 }
 
@@ -213,6 +258,7 @@ void Worker::EndAll(const absl::Status& status) {
 void Worker::EndSession(const SessionKey& key, const absl::Status& status) {
   const SessionKey ended = key;  // `key` may belong to the session
   store_.Close(ended);
+  if (observer_ != nullptr) observer_->OnSessionError();
   SinkOf(ended.stream_id).OnSessionError(ended.session_id, status);
 }
 

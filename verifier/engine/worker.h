@@ -10,8 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "common/kv/kv_cache.h"
 #include "common/model/model.h"
+#include "verifier/engine/engine_observer.h"
 #include "verifier/engine/pass_builder.h"
 #include "verifier/engine/session_store.h"
 #include "verifier/engine/types.h"
@@ -35,6 +37,10 @@ class Worker {
   // worker.
   Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
          std::chrono::nanoseconds max_wait, WindowPolicy policy);
+
+  // Who is told what happens, and the clock that passes are measured by. Both must outlive the
+  // worker.
+  void SetObserver(EngineObserver& observer, const Clock& clock);
 
   void OpenStream(uint64_t stream_id, std::shared_ptr<StreamSink> sink);
   // Frees the stream's sessions without a word to its sink.
@@ -64,10 +70,13 @@ class Worker {
     int32_t settled_length = 0;  // when planned
   };
 
+  absl::StatusOr<std::optional<SteadyTime>> RunPassIfDue(SteadyTime now);
   std::vector<StoredSession*> Waiting();
   static std::vector<Demand> DemandsOf(const std::vector<StoredSession*>& waiting);
   std::vector<Run> PinRuns(const PassPlan& plan, const std::vector<StoredSession*>& waiting);
-  absl::Status Execute(const std::vector<Run>& runs);
+  absl::Status Execute(const std::vector<Run>& runs, SteadyTime now);
+  void Report(const std::vector<Run>& runs, int32_t rung, SteadyTime now);
+  void Give(StreamSink& sink, Verdict verdict);
   void Apply(const Run& run, std::span<const SampledToken> sampled);
   void EndSession(const SessionKey& key, const absl::Status& status);
   StreamSink& SinkOf(uint64_t stream_id);
@@ -80,6 +89,8 @@ class Worker {
   SessionStore store_;
   std::map<uint64_t, std::shared_ptr<StreamSink>> sinks_;
   WorkerStats stats_;
+  EngineObserver* observer_ = nullptr;  // with clock_: both or none
+  const Clock* clock_ = nullptr;
 };
 
 }  // namespace selfsame::verifier

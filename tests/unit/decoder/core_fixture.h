@@ -26,6 +26,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     std::unique_ptr<WindowPolicy> policy = nullptr;  // null: the engine's own
     std::vector<std::string> fingerprints = {"F"};
     bool is_connected = true;
+    EngineObserver* observer = nullptr;
   };
 
   void Create(Setup setup) {
@@ -52,7 +53,8 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
         CoreOptions{
             .scheduler = {.max_batch_tokens = kTestMaxRows, .max_batch_size = setup.max_batch_size},
             .sessions = {.window_size = setup.window_size, .failover_timeout = kFailoverTimeout},
-            .max_inflight_windows = 3},
+            .max_inflight_windows = 3,
+            .observer = setup.observer},
         *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links);
     if (!setup.is_connected) return;
     for (auto& verifier : verifiers_) verifier->Connect();
