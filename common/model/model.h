@@ -10,35 +10,24 @@
 #include "absl/status/statusor.h"
 #include "common/kv/kv_cache.h"
 #include "common/model/config.h"
+#include "common/model/forward_model.h"
 #include "common/model/weights.h"
 #include "kernels/ops.h"
 
 namespace selfsame {
 
-// The largest pass a model will be asked to run; its activation buffers are sized by it.
-struct PassLimits {
-  int32_t max_rows = 0;
-  int32_t max_logit_rows = 0;
-  // Positions of a sequence, at most the model's max_position_embeddings.
-  int32_t context_limit = 0;
-};
-
 // A decoder-only transformer on one device: weights, activation buffers and the forward pass, which
 // is written once over Ops. The Ops' schedule decides the arithmetic. One thread at a time.
-class Model {
+class Model : public ForwardModel {
  public:
   // Loads a Hugging Face directory. Errors: as LoadModelConfig and LoadModelWeights;
   // INVALID_ARGUMENT when a limit is out of range.
   static absl::StatusOr<std::unique_ptr<Model>> Load(std::string_view model_dir,
                                                      const PassLimits& limits,
                                                      std::unique_ptr<Ops> ops);
-  virtual ~Model() = default;
 
-  // One forward pass over `pass`, then one sampled token for each of pass.logit_rows: `sampling`
-  // and `out` have that many entries. Writes the KV of every covered row. REQUIRES: pass within the
-  // limits; block tables cover every row; token ids below vocab_size.
   absl::Status Run(const Pass& pass, KvCache& kv, std::span<const SampleRow> sampling,
-                   std::span<SampledToken> out);
+                   std::span<SampledToken> out) override;
 
   // Runs one row, so that a device measures and loads what it needs before the first request.
   absl::Status WarmUp();
@@ -51,7 +40,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
-  const PassLimits& limits() const { return limits_; }
+  const PassLimits& limits() const override { return limits_; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   const std::string& weights_digest() const { return weights_.digest; }
   Ops& ops() { return *ops_; }
 

@@ -16,7 +16,7 @@ void Earliest(std::optional<SteadyTime>& wake, std::optional<SteadyTime> other) 
 
 }  // namespace
 
-EngineCore::EngineCore(const CoreOptions& options, Model& model, KvCache& kv,
+EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
                        const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
                        const std::vector<VerifierLink*>& links)
     : options_(options),
@@ -50,7 +50,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
         SpeculationParams{.prompt_length = request.prompt_length(),
                           .max_tokens = request.params.max_tokens,
                           .stop_token_ids = request.params.stop_token_ids,
-                          .vocab_size = static_cast<int32_t>(model_.config().vocab_size),
+                          .vocab_size = model_.vocab_size(),
                           .max_inflight_windows = options_.max_inflight_windows});
     if (!request.params.stop_strings.empty()) request.verification->lookahead = request.output;
   }

@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/kv/block_pool.h"
+#include "common/kv/kv_cache.h"
+#include "common/model/forward_model.h"
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/engine/engine.h"
 #include "decoder/engine/engine_observer.h"
@@ -45,8 +47,9 @@ struct CoreOptions {
 class EngineCore {
  public:
   // All references and links must outlive the core. `kv` is the cache the model runs over.
-  EngineCore(const CoreOptions& options, Model& model, KvCache& kv, const Tokenizer& tokenizer,
-             WindowPolicy& policy, const Clock& clock, const std::vector<VerifierLink*>& links);
+  EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
+             const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
+             const std::vector<VerifierLink*>& links);
   ~EngineCore();
 
   // Events. Ids of requests are never reused; what is unknown or late is ignored.
@@ -90,7 +93,7 @@ class EngineCore {
   void Release(Request& request);
 
   CoreOptions options_;
-  Model& model_;
+  ForwardModel& model_;
   const Tokenizer& tokenizer_;
   const Clock& clock_;
   EngineObserver no_observer_;

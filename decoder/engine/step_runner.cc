@@ -5,7 +5,7 @@
 
 namespace selfsame::decoder {
 
-StepRunner::StepRunner(Model& model, KvCache& kv) : model_(model), kv_(kv) {
+StepRunner::StepRunner(ForwardModel& model, KvCache& kv) : model_(model), kv_(kv) {
   const auto max_rows = static_cast<size_t>(model.limits().max_rows);
   const auto max_logit_rows = static_cast<size_t>(model.limits().max_logit_rows);
   token_ids_.reserve(max_rows);

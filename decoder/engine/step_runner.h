@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/kv/kv_cache.h"
-#include "common/model/model.h"
+#include "common/model/forward_model.h"
 #include "decoder/engine/request.h"
 
 namespace selfsame::decoder {
@@ -23,7 +23,7 @@ struct RequestRows {
 class StepRunner {
  public:
   // Both must outlive the runner.
-  StepRunner(Model& model, KvCache& kv);
+  StepRunner(ForwardModel& model, KvCache& kv);
 
   // Runs the pass and advances each request's state over its rows. Then sampled() holds one token
   // for each of `rows` that is sampled, in order. An error means the device is lost. REQUIRES: room
@@ -34,7 +34,7 @@ class StepRunner {
  private:
   void AddRows(const RequestRows& rows);
 
-  Model& model_;
+  ForwardModel& model_;
   KvCache& kv_;
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> positions_;

@@ -41,7 +41,7 @@ size_t AddRows(const StoredSession& stored, int32_t row_count, PassRows& rows) {
 
 }  // namespace
 
-Worker::Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
+Worker::Worker(ForwardModel& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
                std::chrono::nanoseconds max_wait, WindowPolicy policy)
     : model_(model),
       kv_(std::move(kv)),

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/kv/kv_cache.h"
-#include "common/model/model.h"
+#include "common/model/forward_model.h"
 #include "verifier/engine/engine_observer.h"
 #include "verifier/engine/pass_builder.h"
 #include "verifier/engine/session_store.h"
@@ -35,7 +35,7 @@ class Worker {
   // `info.rungs` are those the self-test left; the largest is within the model's limits and holds a
   // window. The cache has room for one session of the context limit. `model` must outlive the
   // worker.
-  Worker(Model& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
+  Worker(ForwardModel& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
          std::chrono::nanoseconds max_wait, WindowPolicy policy);
 
   // Who is told what happens, and the clock that passes are measured by. Both must outlive the
@@ -81,7 +81,7 @@ class Worker {
   void EndSession(const SessionKey& key, const absl::Status& status);
   StreamSink& SinkOf(uint64_t stream_id);
 
-  Model& model_;
+  ForwardModel& model_;
   std::unique_ptr<KvCache> kv_;
   const VerifierInfo info_;
   const WindowPolicy policy_;
