@@ -56,6 +56,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   }
   request.schedule.id = id;
   request.schedule.length = request.length();
+  request.schedule.never_waits = !request.params.is_deterministic;
   request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
   requests_[id] = std::move(owned);
   scheduler_.Add(&request.schedule);

@@ -37,14 +37,14 @@ void Scheduler::ChooseRunning(StepPlan& plan) {
     if (!request->is_ready) continue;
     bool has_room = request->state->Reserve(request->length);
     while (!has_room) {
-      if (!PreemptStalled(plan)) {
+      if (!PreemptIdle(request->never_waits, plan)) {
         ScheduledRequest* youngest = running_.back();
         Preempt(youngest, plan);
         if (youngest == request) break;
       }
       has_room = request->state->Reserve(request->length);
     }
-    // A stalled request may have stood before this one.
+    // A preempted request may have stood before this one.
     i = static_cast<size_t>(std::find(running_.begin(), running_.end(), request) -
                             running_.begin());
     if (has_room) plan.rows.push_back({request});
@@ -61,8 +61,12 @@ void Scheduler::Admit(StepPlan& plan) {
     const auto index = it - waiting_.begin();
     const size_t waiting_before = waiting_.size();
     while (!request->state->Reserve(request->length)) {
-      // Nobody overtakes the head of the queue, however little room he needs.
-      if (!PreemptStalled(plan)) return;
+      // Nobody overtakes the head of the queue, however little room it needs. So those behind it
+      // that never wait must not wait with it, nor may the device.
+      const bool takes_any =
+          plan.rows.empty() || std::any_of(waiting_.begin(), waiting_.end(),
+                                           [](const auto* other) { return other->never_waits; });
+      if (!PreemptIdle(takes_any, plan)) return;
     }
     it = waiting_.begin() + index + static_cast<int64_t>(waiting_.size() - waiting_before);
     it = waiting_.erase(it);
@@ -83,12 +87,12 @@ void Scheduler::DistributeRows(StepPlan& plan) const {
   }
 }
 
-bool Scheduler::PreemptStalled(StepPlan& plan) {
-  const auto stalled = std::find_if(running_.rbegin(), running_.rend(), [](const auto* request) {
-    return request->is_stalled && !request->is_ready;
+bool Scheduler::PreemptIdle(bool takes_any, StepPlan& plan) {
+  const auto idle = std::find_if(running_.rbegin(), running_.rend(), [&](const auto* request) {
+    return !request->is_ready && (takes_any || request->is_stalled);
   });
-  if (stalled == running_.rend()) return false;
-  Preempt(*stalled, plan);
+  if (idle == running_.rend()) return false;
+  Preempt(*idle, plan);
   return true;
 }
 

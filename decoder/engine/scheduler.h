@@ -26,6 +26,8 @@ struct ScheduledRequest {
   bool is_ready = true;
   // Not ready, and nobody knows for how long (no verifier to be had): others may take its state.
   bool is_stalled = false;
+  // The request must not wait until others become ready: it takes their state instead.
+  bool never_waits = false;
   std::unique_ptr<SequenceState> state;
 };
 
@@ -69,8 +71,9 @@ class Scheduler {
   void Admit(StepPlan& plan);
   // One row for each, and what is left of the budget to those that prefill.
   void DistributeRows(StepPlan& plan) const;
-  // Frees the state of a stalled request; false when there is none.
-  bool PreemptStalled(StepPlan& plan);
+  // Frees the state of a request that is not ready: a stalled one, or any if `takes_any`. False
+  // when there is none.
+  bool PreemptIdle(bool takes_any, StepPlan& plan);
   void Preempt(ScheduledRequest* request, StepPlan& plan);
   bool IsFull(const StepPlan& plan) const;
 

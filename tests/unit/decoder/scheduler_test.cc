@@ -227,6 +227,44 @@ TEST_F(SchedulerTest, AdmissionTakesTheStateOfStalledRequests) {
   EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 20)));
 }
 
+TEST_F(SchedulerTest, ARequestThatNeverWaitsTakesTheStateOfThoseThatDo) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/3);
+  Add(1);
+  ScheduledRequest* a = Add(20);
+  Step();
+  a->is_ready = false;
+  ScheduledRequest* b = Add(20);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1)));
+  b->never_waits = true;
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(a));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1), P(2, 20)));
+}
+
+TEST_F(SchedulerTest, ARequestThatNeverWaitsIsNotHeldUpByOneThatDoes) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/4);
+  Add(1);
+  ScheduledRequest* a = Add(20);
+  Step();
+  a->is_ready = false;
+  Add(20);  // the head of the queue, one block short
+  Add(1)->never_waits = true;
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(a));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 1), P(2, 20), P(3, 1)));
+}
+
+TEST_F(SchedulerTest, TheDeviceDoesNotIdleForWantOfWhatAWaitingRequestHolds) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  ScheduledRequest* a = Add(20);
+  Step();
+  a->is_ready = false;
+  Add(20);
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(a));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 20)));
+}
+
 TEST_F(SchedulerTest, ARollbackIsRecomputedFromTheTruncatedState) {
   Create({.max_batch_tokens = 8, .max_batch_size = 4});
   ScheduledRequest* a = Add(10);
