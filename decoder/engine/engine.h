@@ -15,6 +15,8 @@ struct EngineStats {
   int32_t sessions = 0;  // open on verifiers
   int32_t verifiers_up = 0;
   double kv_usage = 0.0;  // share of the KV blocks in use, 0 to 1
+  int32_t free_kv_blocks = 0;
+  int64_t preemptions = 0;  // requests whose state was freed to make room, since the start
 };
 
 // What the service needs of an engine. All calls are safe from any thread and never block.

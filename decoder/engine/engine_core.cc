@@ -137,7 +137,10 @@ void EngineCore::PrepareRequests() {
         continue;
       }
       can_have_session = *found;
-      if (can_have_session && (request.has_started || is_running)) OpenSession(request);
+      // One that found no room on a verifier may have decoded all it may before it was preempted.
+      const bool has_begun = request.has_started || is_running ||
+                             request.verification->speculation.candidate_count() > 0;
+      if (can_have_session && has_begun) OpenSession(request);
     }
     schedule.is_ready =
         (can_have_session || is_running) && sessions_.WantsCandidate(*request.verification);
@@ -147,6 +150,7 @@ void EngineCore::PrepareRequests() {
 
 absl::StatusOr<bool> EngineCore::RunPass() {
   const StepPlan plan = scheduler_.Plan();
+  preemptions_ += static_cast<int64_t>(plan.preempted.size());
   for (ScheduledRequest* scheduled : plan.admitted) Admit(*requests_.at(scheduled->id));
   ++step_number_;
   int32_t row_count = 0;
@@ -321,6 +325,8 @@ EngineStats EngineCore::stats() const {
   stats.sessions = sessions_.session_count();
   stats.verifiers_up = sessions_.verifiers_up();
   stats.kv_usage = 1.0 - static_cast<double>(blocks_.free_count()) / blocks_.block_count();
+  stats.free_kv_blocks = blocks_.free_count();
+  stats.preemptions = preemptions_;
   return stats;
 }
 

@@ -105,6 +105,7 @@ class EngineCore {
   std::map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<RequestRows> step_rows_;
   uint64_t step_number_ = 0;
+  int64_t preemptions_ = 0;
 };
 
 }  // namespace selfsame::decoder

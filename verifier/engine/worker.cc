@@ -271,6 +271,8 @@ StreamSink& Worker::SinkOf(uint64_t stream_id) {
 WorkerStats Worker::stats() const {
   WorkerStats stats = stats_;
   stats.evictions = store_.eviction_count();
+  stats.sessions = static_cast<int64_t>(store_.size());
+  stats.free_kv_blocks = store_.free_blocks();
   return stats;
 }
 

@@ -26,6 +26,8 @@ struct WorkerStats {
   int64_t rows = 0;         // without padding
   int64_t padded_rows = 0;  // padding alone
   int64_t evictions = 0;
+  int64_t sessions = 0;  // open now
+  int32_t free_kv_blocks = 0;
 };
 
 // The engine without its thread: sessions, passes, verdicts. The caller gives the time and calls

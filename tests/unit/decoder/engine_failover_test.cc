@@ -226,6 +226,22 @@ TEST_F(FailoverTest, AFullVerifierIsWaitedForWithoutATimeout) {
   ExpectAllCanonical(sinks, 40);
 }
 
+TEST_F(FailoverTest, ARequestPreemptedBeforeItHadASessionGetsOneLater) {
+  Create({.kv_block_count = 4, .is_connected = false});
+  verifiers_[0]->max_sessions = 1;
+  verifiers_[0]->Connect();
+  GenerationRequest first = TestRequest(0, 62);
+  first.stop_token_ids.clear();
+  const GenerationRequest second = TestRequest(1, 2);
+  // Admitted in one step, they find room for one session.
+  const auto sinks = std::vector{Submit(first), Submit(second)};
+  RunAll(sinks);
+  EXPECT_GT(core_->stats().preemptions, 0);
+  ExpectCanonical(*sinks[0], first);
+  ExpectCanonical(*sinks[1], second);
+  ExpectNothingLeft();
+}
+
 TEST_F(FailoverTest, WindowsAreNoLargerThanTheVerifierTakes) {
   Create({.window_size = 64, .is_connected = false});
   verifiers_[0]->max_window_size = 5;
