@@ -59,6 +59,8 @@ void Sessions::LoseSessions(int verifier, const absl::Status& status, SteadyTime
     if (request->verification->verifier == verifier) lost.push_back(request);
   }
   for (Request* request : lost) {
+    // The link may have a new stream already, with this session on it.
+    at(verifier).link->CloseSession(request->verification->speculation.session_id());
     Forget(*request);
     Verification& verification = *request->verification;
     verification.last_error = status;

@@ -242,6 +242,17 @@ TEST_F(FailoverTest, ARequestPreemptedBeforeItHadASessionGetsOneLater) {
   ExpectNothingLeft();
 }
 
+TEST_F(FailoverTest, ASessionOpenedOnANewStreamBeforeTheLossOfTheOldWasKnownIsClosed) {
+  Create({});
+  const auto sinks = SubmitMany(2, 60);
+  RunUntil([&] { return sinks[0]->token_ids.size() >= 4; });
+  core_->OnVerifierDown(0, UnavailableError("the old stream broke"));
+  verifiers_[0]->Connect();
+  RunAll(sinks);
+  ExpectAllCanonical(sinks, 60);
+  ExpectNothingLeft();
+}
+
 TEST_F(FailoverTest, WindowsAreNoLargerThanTheVerifierTakes) {
   Create({.window_size = 64, .is_connected = false});
   verifiers_[0]->max_window_size = 5;
