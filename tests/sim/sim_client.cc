@@ -1,0 +1,207 @@
+#include "tests/sim/sim_client.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace selfsame::sim {
+namespace {
+
+std::string TextOf(int32_t token_id) {
+  return token_id == kEndToken ? "" : std::string(1, static_cast<char>(token_id - 3));
+}
+
+SampleRow SamplingOf(const decoder::GenerationRequest& request) {
+  return {.temperature = request.temperature,
+          .top_k = request.top_k,
+          .top_p = request.top_p,
+          .seed = request.seed,
+          .choice_index = 0,
+          .position = 0};
+}
+
+// Where the text ends before a stop string that its last token completes; npos: nowhere.
+size_t StopStringStart(const std::string& text, const std::vector<std::string>& stop_strings) {
+  for (const std::string& stop : stop_strings) {
+    if (text.ends_with(stop)) return text.size() - stop.size();
+  }
+  return std::string::npos;
+}
+
+}  // namespace
+
+CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t weights) {
+  Prefix prefix;
+  int32_t position = 0;
+  for (const int32_t token : request.prompt_token_ids) {
+    prefix.Append(Prefix::Slot(token, position++));
+  }
+  CanonicalAnswer answer;
+  SampleRow sampling = SamplingOf(request);
+  while (static_cast<int32_t>(answer.token_ids.size()) < request.max_tokens) {
+    sampling.position = position;
+    const SampledToken token = prefix.Next(sampling, weights);
+    prefix.Append(Prefix::Slot(token.token_id, position++));
+    answer.token_ids.push_back(token.token_id);
+    answer.logprobs.push_back(token.logprob);
+    answer.text += TextOf(token.token_id);
+    const size_t stop = StopStringStart(answer.text, request.stop_strings);
+    if (stop != std::string::npos) {
+      answer.text.resize(stop);
+      break;
+    }
+    const auto& stops = request.stop_token_ids;
+    if (std::find(stops.begin(), stops.end(), token.token_id) != stops.end()) break;
+  }
+  return answer;
+}
+
+SimClient::SimClient(World& world, SimDecoder& decoder, uint64_t id,
+                     decoder::GenerationRequest request)
+    : world_(world), decoder_(decoder), id_(id), request_(std::move(request)) {}
+
+void SimClient::Submit(std::shared_ptr<SimClient> self) {
+  world_.Trace("submit",
+               {static_cast<int64_t>(id_), request_.is_deterministic,
+                static_cast<int64_t>(request_.prompt_token_ids.size()), request_.max_tokens,
+                static_cast<int64_t>(request_.seed), request_.expected_fingerprint.has_value()});
+  if (!request_.is_deterministic) ++decoder_.ordinary_count;
+  decoder_.Submit(id_, request_, std::move(self));
+}
+
+void SimClient::SetDeadline(SteadyTime deadline) {
+  request_.deadline = deadline;
+  allowed.deadline = true;
+}
+
+void SimClient::Cancel() {
+  if (has_ended_) return;
+  world_.Trace("cancel", {static_cast<int64_t>(id_)});
+  allowed.cancelled = true;
+  decoder_.Post([id = id_](decoder::EngineCore& core) { core.Cancel(id); });
+}
+
+void SimClient::OnStarted(const decoder::StartedEvent& event) {
+  if (has_started_ || has_ended_) Fail("started twice");
+  has_started_ = true;
+  if (!request_.is_deterministic) return;
+  if (event.fingerprint.size() < 2) {
+    Fail("no fingerprint");
+    return;
+  }
+  const auto weights = static_cast<uint64_t>(std::stoi(event.fingerprint.substr(1)));
+  expected_ = AnswerOf(request_, weights);
+}
+
+void SimClient::OnChunk(decoder::ChunkEvent event) {
+  if (!has_started_ || has_ended_) Fail("a chunk out of turn");
+  if (event.token_ids.empty()) Fail("an empty chunk");
+  const size_t first = token_ids_.size();
+  if (event.first_position != static_cast<int32_t>(request_.prompt_token_ids.size() + first)) {
+    Fail("a chunk's position");
+  }
+  token_ids_.insert(token_ids_.end(), event.token_ids.begin(), event.token_ids.end());
+  text_ += event.text;
+  world_.Trace("chunk", {static_cast<int64_t>(id_), event.first_position,
+                         static_cast<int64_t>(event.token_ids.size())});
+  if (request_.is_deterministic) {
+    CheckDeterministic(first, event);
+  } else {
+    CheckOrdinary(first);
+  }
+}
+
+void SimClient::CheckDeterministic(size_t first, const decoder::ChunkEvent& event) {
+  for (size_t i = first; i < token_ids_.size(); ++i) {
+    if (i >= expected_.token_ids.size() || token_ids_[i] != expected_.token_ids[i]) {
+      Fail(absl::StrCat("output token ", i, " is not the canonical one"));
+      return;
+    }
+    if (!request_.logprobs) continue;
+    if (event.logprobs.size() != event.token_ids.size() ||
+        std::bit_cast<uint32_t>(event.logprobs[i - first]) !=
+            std::bit_cast<uint32_t>(expected_.logprobs[i])) {
+      Fail(absl::StrCat("the logprob of output token ", i, " is not the canonical one"));
+      return;
+    }
+  }
+}
+
+void SimClient::CheckOrdinary(size_t first) {
+  const std::vector<Proposal>& proposals = decoder_.proposals().at(request_.seed);
+  Prefix prefix;
+  int32_t position = 0;
+  for (const int32_t token : request_.prompt_token_ids) {
+    prefix.Append(Prefix::Slot(token, position++));
+  }
+  SampleRow sampling = SamplingOf(request_);
+  for (size_t i = 0; i < token_ids_.size(); ++i) {
+    sampling.position = position;
+    if (i >= first) {
+      const Proposal& proposal = proposals[static_cast<size_t>(position)];
+      if (proposal.token_id != token_ids_[i]) Fail("a token the fast path did not propose");
+      if (proposal.canonical != prefix.Next(sampling, /*weights=*/0).token_id) {
+        Fail("a token made from KV of another prefix");
+      }
+    }
+    prefix.Append(Prefix::Slot(token_ids_[i], position++));
+  }
+}
+
+void SimClient::OnComplete(const decoder::CompleteEvent& event) {
+  if (!has_started_ || has_ended_) Fail("complete out of turn");
+  if (event.output_tokens != static_cast<int32_t>(token_ids_.size())) Fail("the token count");
+  if (request_.is_deterministic) {
+    if (token_ids_.size() != expected_.token_ids.size()) Fail("the answer is cut short");
+    if (text_ != expected_.text) Fail("the text is not that of the answer");
+    const bool errs = request_.seed % kMismatchKinds != 0 || event.fingerprint != "F0";
+    if (!errs && event.rollbacks > 0) Fail("rollbacks of an answer without a mismatch");
+  } else if (event.windows > 0) {
+    Fail("windows of an ordinary request");
+  }
+  complete_ = event;
+  has_completed_ = true;
+  world_.Trace("complete", {static_cast<int64_t>(id_), event.output_tokens, event.rollbacks,
+                            event.rolled_back_tokens});
+  End();
+}
+
+bool SimClient::IsAllowed(const absl::Status& status) const {
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return allowed.cancelled;
+    case absl::StatusCode::kUnavailable:
+      return allowed.unavailable || decoder_.restart_count() > 0;
+    case absl::StatusCode::kDeadlineExceeded:
+      return allowed.deadline && world_.Now() >= *request_.deadline;
+    case absl::StatusCode::kResourceExhausted:
+      return allowed.resource_exhausted;
+    case absl::StatusCode::kFailedPrecondition:
+      return allowed.failed_precondition;
+    case absl::StatusCode::kInternal:
+      return allowed.internal;
+    default:
+      return false;
+  }
+}
+
+void SimClient::OnError(const absl::Status& status) {
+  world_.Trace("error", {static_cast<int64_t>(id_), static_cast<int64_t>(status.code())});
+  if (has_ended_) Fail("a second end");
+  if (!IsAllowed(status)) Fail(absl::StrCat("failed for no reason: ", status.ToString()));
+  End();
+}
+
+void SimClient::End() {
+  has_ended_ = true;
+  if (!request_.is_deterministic) --decoder_.ordinary_count;
+}
+
+void SimClient::Fail(const std::string& what) {
+  world_.Fail(
+      absl::StrCat("request ", id_, request_.is_deterministic ? "" : " (ordinary)", ": ", what));
+}
+
+}  // namespace selfsame::sim
