@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/metrics/thread_stack.h"
 #include "common/process/flags.h"
 
 namespace selfsame {
@@ -86,6 +87,7 @@ struct MetricsServer::Exposition {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& listen, const MetricRegistry& registry) {
+  UseMinThreadStack();
   const std::string host = listen.substr(0, listen.rfind(':'));
   try {
     auto exposition = std::make_unique<Exposition>(listen, registry);

@@ -30,6 +30,10 @@ absl::Status CheckLimits(const PassLimits& limits, const ModelConfig& config) {
   if (limits.max_rows < 1 || limits.max_logit_rows < 1) {
     return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
   }
+  if (config.head_dim % 16 != 0 || config.head_dim > 256) {
+    return FailedPreconditionError(absl::StrCat("config.json: head_dim is ", config.head_dim,
+                                                "; it must be a multiple of 16 up to 256"));
+  }
   return absl::OkStatus();
 }
 
