@@ -21,8 +21,9 @@ void Scheduler::Remove(ScheduledRequest* request) {
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   ChooseRunning(plan);
-  // Whoever was just preempted would only be admitted again, and preempt the next.
-  if (plan.preempted.empty()) Admit(plan);
+  // Whoever was just preempted would only be admitted again, and preempt the next; but a plan must
+  // not stay empty for that.
+  if (plan.preempted.empty() || plan.rows.empty()) Admit(plan);
   DistributeRows(plan);
   return plan;
 }
@@ -72,6 +73,7 @@ void Scheduler::Admit(StepPlan& plan) {
     it = waiting_.erase(it);
     running_.push_back(request);
     plan.admitted.push_back(request);
+    std::erase(plan.preempted, request);
     plan.rows.push_back({request});
   }
 }

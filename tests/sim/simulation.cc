@@ -148,8 +148,7 @@ AllowedErrors Simulation::AllowedFor(const Arrival& arrival) const {
   if (!arrival.request.is_deterministic) return allowed;
   const FaultSetup& faults = scenario_.faults;
   const bool may_lack_verifier = !scenario_.is_patient;
-  allowed.unavailable = may_lack_verifier && (faults.LosesSessions() || faults.new_fingerprints ||
-                                              arrival.request.expected_fingerprint.has_value());
+  allowed.unavailable = may_lack_verifier;
   // Sessions of other clients of the verifier may take all its room.
   const bool shares_verifier = decoders_.size() > 1 || faults.rogues || faults.LosesSessions();
   allowed.resource_exhausted |= may_lack_verifier && shares_verifier;
