@@ -58,6 +58,9 @@ ABSL_FLAG(int32_t, max_window_age_ms, 250, "After this time a window is submitte
 ABSL_FLAG(int32_t, max_queue, 256, "Requests that may wait; more are refused.");
 ABSL_FLAG(int32_t, failover_timeout_ms, 30000,
           "How long a deterministic request waits for a verifier before it fails.");
+ABSL_FLAG(int32_t, verdict_timeout_ms, 30000,
+          "A verifier that owes verdicts and gives none for so long is taken for lost. It has as "
+          "much again for each 1024 tokens of a request.");
 ABSL_FLAG(int32_t, drain_timeout_ms, 30000,
           "How long requests in progress may go on after SIGTERM or SIGINT.");
 
@@ -88,6 +91,7 @@ absl::Status CheckFlags() {
   RETURN_IF_ERROR(check("--max_window_age_ms", FLAGS_max_window_age_ms, 1, kMaxTimeoutMs));
   RETURN_IF_ERROR(check("--max_queue", FLAGS_max_queue, 1, kMaxQueuedRequests));
   RETURN_IF_ERROR(check("--failover_timeout_ms", FLAGS_failover_timeout_ms, 0, kMaxTimeoutMs));
+  RETURN_IF_ERROR(check("--verdict_timeout_ms", FLAGS_verdict_timeout_ms, 1, kMaxTimeoutMs));
   return check("--drain_timeout_ms", FLAGS_drain_timeout_ms, 0, kMaxTimeoutMs);
 }
 
@@ -146,6 +150,8 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   options.core.sessions.window_size = window_size;
   options.core.sessions.failover_timeout =
       std::chrono::milliseconds(absl::GetFlag(FLAGS_failover_timeout_ms));
+  options.core.sessions.verdict_timeout =
+      std::chrono::milliseconds(absl::GetFlag(FLAGS_verdict_timeout_ms));
   options.core.observer = &observer;
   options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
   options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);

@@ -102,6 +102,7 @@ void EngineCore::FailAll(const absl::Status& status) {
 
 absl::StatusOr<bool> EngineCore::Step() {
   ExpireDeadlines();
+  sessions_.ExpireVerdicts(clock_.Now());
   PrepareRequests();
   ASSIGN_OR_RETURN(const bool has_run, RunPass());
   ReportWaits(has_run);

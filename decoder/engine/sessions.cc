@@ -38,6 +38,7 @@ void Sessions::OnUp(int verifier, VerifierInfo info, SteadyTime now) {
   if (at(verifier).info) LoseSessions(verifier, UnavailableError("the verifier came anew"), now);
   if (info.max_window_size <= 0) info.max_window_size = options_.window_size;
   at(verifier).info = std::move(info);
+  at(verifier).last_answer = now;
 }
 
 void Sessions::OnDown(int verifier, const absl::Status& status, SteadyTime now) {
@@ -50,6 +51,7 @@ void Sessions::OnDown(int verifier, const absl::Status& status, SteadyTime now) 
 void Sessions::Break(int verifier, const absl::Status& reason, SteadyTime now) {
   // What still arrives of the old stream finds no session; a new one starts with OnUp.
   OnDown(verifier, reason, now);
+  at(verifier).suspect_until = now + options_.verdict_timeout;
   at(verifier).link->Reset(reason);
 }
 
@@ -58,14 +60,63 @@ void Sessions::LoseSessions(int verifier, const absl::Status& status, SteadyTime
   for (const auto& [id, request] : sessions_) {
     if (request->verification->verifier == verifier) lost.push_back(request);
   }
-  for (Request* request : lost) {
-    // The link may have a new stream already, with this session on it.
-    at(verifier).link->CloseSession(request->verification->speculation.session_id());
-    Forget(*request);
-    Verification& verification = *request->verification;
-    verification.last_error = status;
-    verification.retry_at = now;
-    if (!verification.unserved_since) verification.unserved_since = now;
+  for (Request* request : lost) LoseSession(*request, status, now);
+}
+
+void Sessions::LoseSession(Request& request, const absl::Status& status, SteadyTime now) {
+  Verification& verification = *request.verification;
+  // The link may have a new stream already, with this session on it.
+  at(verification.verifier).link->CloseSession(verification.speculation.session_id());
+  Forget(request);
+  verification.last_error = status;
+  verification.retry_at = now;
+  if (!verification.unserved_since) verification.unserved_since = now;
+}
+
+std::optional<SteadyTime> Sessions::OwedSince(const Verification& verification) {
+  if (!verification.speculation.is_open()) return verification.opened_at;
+  if (verification.submitted_at.empty()) return std::nullopt;
+  return verification.submitted_at.front();
+}
+
+milliseconds Sessions::VerdictPatience(const Verification& verification) const {
+  return options_.verdict_timeout *
+         (1 + verification.speculation.length() / kTokensOfVerdictTimeout);
+}
+
+SteadyTime Sessions::VerdictDeadline(const Verification& verification,
+                                     SteadyTime owed_since) const {
+  const milliseconds patience = VerdictPatience(verification);
+  const SteadyTime last_answer = verifiers_[static_cast<size_t>(verification.verifier)].last_answer;
+  return std::min(std::max(owed_since, last_answer) + patience,
+                  owed_since + kVerdictTimeoutsOfSession * patience);
+}
+
+void Sessions::ExpireVerdicts(SteadyTime now) {
+  std::vector<Request*> overdue;
+  for (const auto& [id, request] : sessions_) {
+    const auto owed_since = OwedSince(*request->verification);
+    if (owed_since && now >= VerdictDeadline(*request->verification, *owed_since)) {
+      overdue.push_back(request);
+    }
+  }
+  for (Request* request : overdue) {
+    const Verification& verification = *request->verification;
+    if (!verification.has_session()) continue;  // lost with its verifier meanwhile
+    const milliseconds patience = VerdictPatience(verification);
+    const int verifier = verification.verifier;
+    if (now - at(verifier).last_answer >= patience) {
+      Break(verifier,
+            UnavailableError(
+                absl::StrCat("owes verdicts and gave none for ", patience.count(), " ms")),
+            now);
+    } else {
+      LoseSession(
+          *request,
+          UnavailableError(absl::StrCat("the verifier gave the session no verdict for ",
+                                        kVerdictTimeoutsOfSession * patience.count(), " ms")),
+          now);
+    }
   }
 }
 
@@ -90,6 +141,7 @@ std::optional<Sessions::Applied> Sessions::OnVerdict(int verifier, const Verdict
     Break(verifier, effect.status(), now);
     return std::nullopt;
   }
+  at(verifier).last_answer = now;
   verification.unserved_since.reset();
   verification.backoff = milliseconds(0);
   Report(verdict, *effect, verification, now);
@@ -130,6 +182,7 @@ Request* Sessions::OnSessionError(int verifier, uint64_t session_id, const absl:
   Request& request = *session->second;
   Verification& verification = *request.verification;
   if (verification.verifier != verifier) return nullptr;
+  at(verifier).last_answer = now;
   Forget(request);
   if (!IsWorthARetry(status)) return &request;
   verification.last_error = status;
@@ -154,14 +207,16 @@ bool Sessions::HasRoom(const Verifier& verifier) const {
   return max_sessions == 0 || verifier.session_count < max_sessions;
 }
 
-int Sessions::Choose(const Request& request) const {
+int Sessions::Choose(const Request& request, SteadyTime now) const {
   int best = -1;
+  std::pair<bool, int32_t> best_load;
   for (size_t i = 0; i < verifiers_.size(); ++i) {
     const Verifier& verifier = verifiers_[i];
     if (!IsFit(verifier, request) || !HasRoom(verifier)) continue;
-    if (best < 0 || verifier.session_count < verifiers_[static_cast<size_t>(best)].session_count) {
-      best = static_cast<int>(i);
-    }
+    const std::pair load(now < verifier.suspect_until, verifier.session_count);
+    if (best >= 0 && load >= best_load) continue;
+    best = static_cast<int>(i);
+    best_load = load;
   }
   return best;
 }
@@ -175,7 +230,7 @@ absl::StatusOr<bool> Sessions::Seek(Request& request, SteadyTime now) {
   // Full verifiers are a queue like any other for a request that has not begun.
   if (is_any_fit && verification.fingerprint.empty()) verification.unserved_since.reset();
   RETURN_IF_ERROR(CheckPatience(request, now));
-  return now >= verification.retry_at && Choose(request) >= 0;
+  return now >= verification.retry_at && Choose(request, now) >= 0;
 }
 
 absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) const {
@@ -207,7 +262,7 @@ absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) con
 
 void Sessions::Open(Request& request, SteadyTime now) {
   Verification& verification = *request.verification;
-  const int verifier = Choose(request);
+  const int verifier = Choose(request, now);
   SELFSAME_CHECK(verifier >= 0 && !verification.has_session());
   const uint64_t session_id = next_session_id_++;
   observer_.OnSessionOpened(!verification.fingerprint.empty());
@@ -298,13 +353,18 @@ std::optional<SteadyTime> Sessions::NextWake(const Request& request, SteadyTime 
     }
     return wake;
   }
+  std::optional<SteadyTime> wake;
+  if (const auto owed_since = OwedSince(verification)) {
+    wake = VerdictDeadline(verification, *owed_since);
+  }
   const Speculation& speculation = verification.speculation;
   const auto max_age = policy_.max_age();
-  if (!max_age || !speculation.is_open() || speculation.unsubmitted_count() == 0 ||
-      speculation.credit() == 0) {
-    return std::nullopt;
+  if (max_age && speculation.is_open() && speculation.unsubmitted_count() > 0 &&
+      speculation.credit() > 0) {
+    const SteadyTime due = verification.oldest_unsubmitted + *max_age;
+    wake = wake ? std::min(*wake, due) : due;
   }
-  return verification.oldest_unsubmitted + *max_age;
+  return wake;
 }
 
 }  // namespace selfsame::decoder

@@ -18,7 +18,15 @@ struct SessionOptions {
   int32_t window_size = 64;  // candidates in a window, at most
   // How long a request may be without a verifier before it fails.
   std::chrono::milliseconds failover_timeout{30000};
+  // A verifier that owes verdicts and gives none of any session for so long is lost. It has as much
+  // again for each kTokensOfVerdictTimeout tokens of the sessions it owes them to, since it may
+  // have to prefill them first.
+  std::chrono::milliseconds verdict_timeout{30000};
 };
+
+inline constexpr int32_t kTokensOfVerdictTimeout = 1024;
+// A session that is owed a verdict for so many times as long, while others get theirs, is moved.
+inline constexpr int32_t kVerdictTimeoutsOfSession = 10;
 
 // The verifiers and the deterministic requests' sessions on them: opens, reopens elsewhere after a
 // loss, submits windows, takes verdicts. Speculation holds each request's state; this class moves
@@ -50,6 +58,8 @@ class Sessions {
 
   // For each step.
 
+  // Gives up verifiers, and sessions, whose verdicts are overdue.
+  void ExpireVerdicts(SteadyTime now);
   // Whether `request`, which has no session, could have one now. When not, and for longer than the
   // failover timeout, or when no verifier can ever serve it: an error, with which it must fail.
   absl::StatusOr<bool> Seek(Request& request, SteadyTime now);
@@ -75,16 +85,27 @@ class Sessions {
     std::optional<VerifierInfo> info;  // while it is up
     absl::Status last_error;
     int32_t session_count = 0;
+    SteadyTime last_answer;    // when it came up, or last said what was believed
+    SteadyTime suspect_until;  // until then others are preferred: it broke a promise
   };
 
   Verifier& at(int verifier) { return verifiers_[static_cast<size_t>(verifier)]; }
   bool IsFit(const Verifier& verifier, const Request& request) const;
   bool HasRoom(const Verifier& verifier) const;
-  // The verifier with the fewest sessions among those that are fit and have room; -1: none.
-  int Choose(const Request& request) const;
+  // The verifier with the fewest sessions among those that are fit and have room, suspects last;
+  // -1: none.
+  int Choose(const Request& request, SteadyTime now) const;
   absl::Status CheckPatience(const Request& request, SteadyTime now) const;
   void Report(const Verdict& verdict, const SpeculationEffect& effect, Verification& verification,
               SteadyTime now);
+  // Since when the session's oldest verdict has been owed; empty: none is. REQUIRES: a session.
+  static std::optional<SteadyTime> OwedSince(const Verification& verification);
+  // How long verdicts may be owed to the session while its verifier is silent.
+  std::chrono::milliseconds VerdictPatience(const Verification& verification) const;
+  // When the session's verdict makes its verifier count as lost, and when the session alone;
+  // whichever is sooner. REQUIRES: owed since `owed_since`.
+  SteadyTime VerdictDeadline(const Verification& verification, SteadyTime owed_since) const;
+  void LoseSession(Request& request, const absl::Status& status, SteadyTime now);
   void LoseSessions(int verifier, const absl::Status& status, SteadyTime now);
   // Forgets the session without telling the verifier.
   void Forget(Request& request);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,6 +39,32 @@ class FailureTest : public ::testing::Test {
   }
 
   TestClient& client() { return cluster_->client(); }
+
+  // Serves the same requests one by one, and then all at once while `fault` happens at the first
+  // token.
+  void ExpectSameAnswersWhen(const std::function<void()>& fault) {
+    constexpr int kRequests = 8;
+    const auto requests = MakeRequests(kRequests, 100, 9);
+    const auto reference = ServeAll(client(), requests, ArrivalOrder(kRequests, 0), 1);
+    std::vector<GenerateResult> results(kRequests);
+    std::vector<std::thread> threads;
+    std::atomic<bool> has_happened = false;
+    for (int i = 0; i < kRequests; ++i) {
+      threads.emplace_back([&, i] {
+        CallOptions options;
+        options.on_chunk = [&](int) {
+          if (!has_happened.exchange(true)) fault();
+          return true;
+        };
+        results[i] = client().Generate(requests[i], options);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int i = 0; i < kRequests; ++i) {
+      EXPECT_TRUE(IsSameAnswer(results[i], reference[i])) << i << ": " << Describe(results[i]);
+      EXPECT_EQ(results[i].violation, "");
+    }
+  }
 
   std::unique_ptr<Cluster> cluster_;
 };
@@ -103,27 +130,34 @@ TEST_F(FailureTest, VerifierKilledMidStreamAndRestartedGivesTheSameAnswer) {
 
 TEST_F(FailureTest, ManyRequestsMoveToTheOtherVerifier) {
   ASSERT_NO_FATAL_FAILURE(Start(2));
-  constexpr int kRequests = 8;
-  const auto requests = MakeRequests(kRequests, 100, 9);
-  const auto reference = ServeAll(client(), requests, ArrivalOrder(kRequests, 0), 1);
-  std::vector<GenerateResult> results(kRequests);
-  std::vector<std::thread> threads;
-  std::atomic<bool> is_killed = false;
-  for (int i = 0; i < kRequests; ++i) {
-    threads.emplace_back([&, i] {
-      CallOptions options;
-      options.on_chunk = [&](int) {
-        if (!is_killed.exchange(true)) cluster_->KillVerifier(0);
-        return true;
-      };
-      results[i] = client().Generate(requests[i], options);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int i = 0; i < kRequests; ++i) {
-    EXPECT_TRUE(IsSameAnswer(results[i], reference[i])) << i << ": " << Describe(results[i]);
-    EXPECT_EQ(results[i].violation, "");
-  }
+  ExpectSameAnswersWhen([this] { cluster_->KillVerifier(0); });
+}
+
+TEST_F(FailureTest, ManyRequestsMoveAwayFromAVerifierThatHangs) {
+  ASSERT_NO_FATAL_FAILURE(Start(2, {"--verdict_timeout_ms=1000"}));
+  ExpectSameAnswersWhen([this] { cluster_->verifier(0).Signal(SIGSTOP); });
+}
+
+TEST_F(FailureTest, AVerifierThatHangsAloneCostsItsRequestAndNoOther) {
+  ASSERT_NO_FATAL_FAILURE(Start(1, {"--verdict_timeout_ms=1000", "--failover_timeout_ms=1000"}));
+  v1::GenerateRequest request = LongRequest(0);
+  const GenerateResult reference = client().Generate(request);
+  CallOptions options;
+  options.on_chunk = [this](int) {
+    cluster_->verifier(0).Signal(SIGSTOP);
+    return true;
+  };
+  const GenerateResult result = client().Generate(request, options);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable) << result.status;
+  EXPECT_TRUE(
+      std::equal(result.token_ids.begin(), result.token_ids.end(), reference.token_ids.begin()));
+  v1::GenerateRequest ordinary = request;
+  ordinary.set_is_deterministic(false);
+  EXPECT_TRUE(client().Generate(ordinary).status.ok());
+
+  cluster_->verifier(0).Signal(SIGCONT);
+  ASSERT_TRUE(client().WaitForHealth(kDeterministicHealthName, true));
+  EXPECT_TRUE(IsSameAnswer(client().Generate(request), reference));
 }
 
 TEST_F(FailureTest, WithoutVerifierTheRequestFailsAfterTheTimeoutAndOrdinaryOnesGoOn) {

@@ -154,6 +154,7 @@ TEST(DecoderStartupTest, BadFlagsNameFlagAndLimit) {
         Case{"--max_window_age_ms=0", "--max_window_age_ms: must be between 1 and 3600000"},
         Case{"--max_queue=0", "--max_queue: must be between 1 and 65536, not 0"},
         Case{"--failover_timeout_ms=-1", "--failover_timeout_ms: must be between 0 and"},
+        Case{"--verdict_timeout_ms=0", "--verdict_timeout_ms: must be between 1 and"},
         Case{"--drain_timeout_ms=-1", "--drain_timeout_ms: must be between 0 and"},
         Case{"--verifiers=here", "--verifiers: must be HOST:PORT with a port from 1"},
         Case{"--verifiers=a:1,a:1", "--verifiers: names a:1 twice"}}) {

@@ -28,6 +28,7 @@ FaultSetup DrawFaults(Random random) {
   faults.restarts = random.Chance(100);
   faults.floods = random.Chance(100);
   faults.new_fingerprints = random.Chance(100);
+  faults.mutes = random.Chance(150);
   return faults;
 }
 
@@ -49,6 +50,8 @@ DecoderSetup DrawDecoder(Random random, int32_t context_limit, bool is_patient) 
   setup.core.sessions.failover_timeout =
       is_patient ? kPatience : milliseconds(random.Skewed(50, 3000));
   setup.core.max_inflight_windows = random.Between(1, 4);
+  // More than a healthy verifier is ever silent for.
+  setup.core.sessions.verdict_timeout = milliseconds(random.Between(4000, 20000));
   return setup;
 }
 

@@ -16,6 +16,7 @@ namespace selfsame::sim {
 struct FaultSetup {
   bool drops = false;
   bool stalls = false;
+  bool mutes = false;  // a verifier's answers stop coming, and its stream stays
   bool garbage = false;
   bool crashes = false;
   bool drains = false;
@@ -28,7 +29,9 @@ struct FaultSetup {
   Micros interval{0};  // at most, between two faults
 
   // Whether a session can be lost other than by the end of its request.
-  bool LosesSessions() const { return drops || garbage || crashes || drains || restarts || floods; }
+  bool LosesSessions() const {
+    return drops || mutes || garbage || crashes || drains || restarts || floods;
+  }
 };
 
 struct Arrival {

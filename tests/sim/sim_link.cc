@@ -98,6 +98,13 @@ void SimLink::Stall(Micros time) {
   stream_->verifier_order = std::max(stream_->verifier_order, world_.Now() + time);
 }
 
+void SimLink::Mute() {
+  if (stream_ == nullptr) return;
+  world_.Trace("mute", {index_});
+  ++mute_count_;
+  stream_->reaches_decoder = false;
+}
+
 void SimLink::Break(absl::Status reason) {
   const std::shared_ptr<Stream> stream = std::exchange(stream_, nullptr);
   world_.Trace("stream breaks", {index_, static_cast<int64_t>(stream->verifier_stream_id)});

@@ -35,6 +35,8 @@ class SimLink final : public decoder::VerifierLink {
   void Drop();
   // Nothing more arrives for `time`, in either direction; it is only late.
   void Stall(Micros time);
+  // Nothing more of this stream reaches the decoder, whose end it stays up at.
+  void Mute();
   // While set, one verdict in so many thousand is made invalid, or comes twice, and sessions fail
   // for no reason.
   void set_garbage_per_mille(int32_t per_mille) { garbage_per_mille_ = per_mille; }
@@ -49,6 +51,7 @@ class SimLink final : public decoder::VerifierLink {
   int64_t session_count() const { return session_count_; }
   int64_t garbage_count() const { return garbage_count_; }
   int64_t stream_count() const { return stream_count_; }
+  int64_t mute_count() const { return mute_count_; }
 
  private:
   // What the decoder knows of one session: for the check of its windows.
@@ -98,6 +101,7 @@ class SimLink final : public decoder::VerifierLink {
   int64_t session_count_ = 0;
   int64_t garbage_count_ = 0;
   int64_t stream_count_ = 0;
+  int64_t mute_count_ = 0;
 };
 
 }  // namespace selfsame::sim

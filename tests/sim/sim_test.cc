@@ -24,6 +24,7 @@ TEST(SimulationTest, NoSeedBreaksAnInvariantAndEveryCaseHappens) {
   EXPECT_GT(counts.preemptions, 100) << counts.ToString();
   EXPECT_GT(counts.sessions, counts.deterministic_completed + 100) << counts.ToString();
   EXPECT_GT(counts.garbage, 20) << counts.ToString();
+  EXPECT_GT(counts.mutes, 50) << counts.ToString();
   EXPECT_GT(counts.crashes, 50) << counts.ToString();
   EXPECT_GT(counts.drains, 50) << counts.ToString();
   EXPECT_GT(counts.restarts, 10) << counts.ToString();

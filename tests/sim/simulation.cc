@@ -198,7 +198,7 @@ void Simulation::InjectFault() {
   const size_t decoder = SomeDecoder();
   const size_t verifier = SomeVerifier();
   SimLink& link = *links_[decoder][verifier];
-  switch (random_.Below(6)) {
+  switch (random_.Below(7)) {
     case 0:
       if (faults.drops) link.Drop();
       break;
@@ -213,6 +213,9 @@ void Simulation::InjectFault() {
       break;
     case 4:
       if (faults.restarts) RestartDecoder(decoder);
+      break;
+    case 5:
+      if (faults.mutes) link.Mute();
       break;
     default:
       if (faults.floods) {
@@ -288,6 +291,7 @@ Counts Simulation::CountAll() const {
       counts.sessions += link->session_count();
       counts.garbage += link->garbage_count();
       counts.streams += link->stream_count();
+      counts.mutes += link->mute_count();
     }
   }
   for (const auto& rogue : rogues_) counts.rogue_messages += rogue->message_count();
@@ -309,6 +313,7 @@ void Counts::Add(const Counts& other) {
   evictions += other.evictions;
   preemptions += other.preemptions;
   streams += other.streams;
+  mutes += other.mutes;
   garbage += other.garbage;
   crashes += other.crashes;
   drains += other.drains;
@@ -321,8 +326,8 @@ std::string Counts::ToString() const {
                       deterministic_completed, "), steps ", steps, ", passes ", passes,
                       ", windows ", windows, ", mismatches ", mismatches, ", rollbacks ", rollbacks,
                       ", sessions ", sessions, ", evictions ", evictions, ", preemptions ",
-                      preemptions, ", streams ", streams, ", garbage ", garbage, ", crashes ",
-                      crashes, ", drains ", drains, ", decoder restarts ", restarts,
+                      preemptions, ", streams ", streams, ", mutes ", mutes, ", garbage ", garbage,
+                      ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
                       ", rogue messages ", rogue_messages);
 }
 

@@ -26,6 +26,7 @@ struct Counts {
   int64_t evictions = 0;
   int64_t preemptions = 0;
   int64_t streams = 0;
+  int64_t mutes = 0;
   int64_t garbage = 0;
   int64_t crashes = 0;
   int64_t drains = 0;

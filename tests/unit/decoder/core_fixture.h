@@ -27,6 +27,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     std::vector<std::string> fingerprints = {"F"};
     bool is_connected = true;
     EngineObserver* observer = nullptr;
+    std::chrono::milliseconds verdict_timeout{1000000};
   };
 
   void Create(Setup setup) {
@@ -52,7 +53,9 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     core_ = std::make_unique<EngineCore>(
         CoreOptions{
             .scheduler = {.max_batch_tokens = kTestMaxRows, .max_batch_size = setup.max_batch_size},
-            .sessions = {.window_size = setup.window_size, .failover_timeout = kFailoverTimeout},
+            .sessions = {.window_size = setup.window_size,
+                         .failover_timeout = kFailoverTimeout,
+                         .verdict_timeout = setup.verdict_timeout},
             .max_inflight_windows = 3,
             .observer = setup.observer},
         *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links);
