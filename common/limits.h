@@ -15,6 +15,10 @@ inline constexpr int kMaxStopTokenIds = 64;
 // Below this, logits divided by the temperature would leave float's range.
 inline constexpr float kMinTemperature = 1e-4f;
 inline constexpr float kMaxTemperature = 100.0f;
+inline constexpr int kMaxChoices = 64;
+inline constexpr int kMaxTopLogprobs = 20;
+// Logprobs of one prompt, alternatives included: they travel in one message.
+inline constexpr int64_t kMaxPromptLogprobs = 1 << 20;
 inline constexpr int kMaxFingerprintBytes = 256;
 inline constexpr int kMaxDetokenizeTokens = 1 << 17;
 inline constexpr int kMaxRequestIdBytes = 128;

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/token_logprob.h"
 #include "kernels/bfloat16.h"
 #include "kernels/schedule.h"
 
@@ -115,12 +116,18 @@ struct SampleRow {
   uint64_t seed = 0;
   int32_t choice_index = 0;
   int32_t position = 0;  // absolute position of the token being chosen
+  // Not negative: no token is chosen; this one is taken, for its logprob.
+  int32_t given_token = -1;
+  // How many of the most likely tokens are wanted beside it, at most kMaxTopLogprobs.
+  int32_t top_count = 0;
 };
 
 struct SampledToken {
   int32_t token_id = 0;
   // log-softmax of the raw logits at token_id (before temperature and filters).
   float logprob = 0.0f;
+  // The row's top_count most likely tokens by raw logits, or all where there are fewer.
+  TopLogprobs top{};
 };
 
 class Ops {

@@ -5,15 +5,12 @@
 #include <limits>
 
 #include "kernels/cpu/exp_log.h"
+#include "kernels/cpu/top_logprobs.h"
 
 namespace selfsame::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-bool IsBefore(const Candidate& a, const Candidate& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.token_id < b.token_id;
-}
 
 // Gathers the tokens above a threshold that goes down from the maximum in doubling steps of `step`,
 // until is_enough(candidates) or all tokens are in. Few usually are, so that ordering them is
@@ -96,12 +93,19 @@ int32_t ChooseToken(const float* logits, int32_t vocab, const SampleRow& row, co
 SampledToken SampleToken(const float* logits, int32_t vocab, const SampleRow& row,
                          std::vector<Candidate>& scratch) {
   const LogitMax max = FindMax(logits, vocab);
-  if (max.logit == -kInfinity) return {0, -kInfinity};
-  const float sum = SumExp(logits, vocab, max.logit);
-  SampledToken sampled;
-  sampled.token_id = ChooseToken(logits, vocab, row, max, scratch);
-  const float logit = std::min(logits[sampled.token_id], std::numeric_limits<float>::max());
-  sampled.logprob = (logit - max.logit) - Log(sum);
+  SampledToken sampled{.token_id = std::max(row.given_token, 0), .logprob = -kInfinity, .top = {}};
+  if (max.logit == -kInfinity) {
+    for (int32_t id = 0; id < std::min(row.top_count, vocab); ++id) {
+      sampled.top.push_back({id, -kInfinity});
+    }
+    return sampled;
+  }
+  const float log_sum = Log(SumExp(logits, vocab, max.logit));
+  if (row.given_token < 0) sampled.token_id = ChooseToken(logits, vocab, row, max, scratch);
+  sampled.logprob = LogprobOf(logits[sampled.token_id], max.logit, log_sum);
+  if (row.top_count > 0) {
+    sampled.top = FindTop(logits, vocab, max.logit, log_sum, row.top_count, scratch);
+  }
   return sampled;
 }
 

@@ -14,8 +14,10 @@ namespace selfsame::cpu {
 //   else: top-k keeps the k largest logits (ties to the lowest id); top-p keeps, of those, the
 //   smallest set of most probable tokens whose mass at this temperature reaches top_p, at least
 //   one; then the largest (logit - max) / temperature + Gumbel noise.
-// logprob: (logit - max) - log(sum of exp(logit - max)). A row without a finite logit gives token 0
-// and -infinity. `scratch` is working memory that the caller keeps to spare allocations.
+//   a given token is taken as it is.
+// logprob: (logit - max) - log(sum of exp(logit - max)), of the token and of the row's most likely
+// ones. A row without a finite logit gives token 0 and -infinity. `scratch` is working memory that
+// the caller keeps to spare allocations.
 SampledToken SampleToken(const float* logits, int32_t vocab, const SampleRow& row,
                          std::vector<Candidate>& scratch);
 

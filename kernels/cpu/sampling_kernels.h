@@ -40,6 +40,11 @@ struct Candidate {
   uint64_t mass;
 };
 
+// The order of tokens: larger logit first, then lower id.
+inline bool IsBefore(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token_id < b.token_id;
+}
+
 // Largest of a row's logits [vocab].
 LogitMax FindMax(const float* logits, int32_t vocab);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/errors.h"
+#include "common/limits.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm_plans.h"
@@ -87,9 +88,12 @@ class CudaOps final : public Ops {
   absl::Status AllocateSampling() {
     const auto rows = static_cast<size_t>(options_.max_logit_rows);
     ASSIGN_OR_RETURN(sample_params_host_, PinnedMemory::Create(rows * sizeof(SampleRow)));
-    ASSIGN_OR_RETURN(sampled_host_, PinnedMemory::Create(rows * sizeof(SampledToken)));
+    ASSIGN_OR_RETURN(sampled_host_, PinnedMemory::Create(rows * sizeof(TokenLogprob)));
     ASSIGN_OR_RETURN(sample_params_, Memory::Create(rows * sizeof(SampleRow)));
-    ASSIGN_OR_RETURN(sampled_, Memory::Create(rows * sizeof(SampledToken)));
+    ASSIGN_OR_RETURN(sampled_, Memory::Create(rows * sizeof(TokenLogprob)));
+    const size_t top_bytes = rows * kMaxTopLogprobs * sizeof(TokenLogprob);
+    ASSIGN_OR_RETURN(top_host_, PinnedMemory::Create(top_bytes));
+    ASSIGN_OR_RETURN(top_, Memory::Create(top_bytes));
     return absl::OkStatus();
   }
 
@@ -255,13 +259,21 @@ class CudaOps final : public Ops {
                          cudaMemcpyHostToDevice, stream_.get()),
          "copying sampling parameters");
     Note(RunSample(logits, vocab, sample_params_.data<SampleRow>(),
-                   static_cast<int32_t>(params.size()), sampled_.data<SampledToken>(),
-                   stream_.get()),
+                   static_cast<int32_t>(params.size()), sampled_.data<TokenLogprob>(),
+                   top_.data<TokenLogprob>(), stream_.get()),
          "sampling");
-    Note(cudaMemcpyAsync(sampled_host_.data(), sampled_.data(), out.size_bytes(),
+    Note(cudaMemcpyAsync(sampled_host_.data(), sampled_.data(), out.size() * sizeof(TokenLogprob),
                          cudaMemcpyDeviceToHost, stream_.get()),
          "copying sampled tokens");
+    if (std::any_of(params.begin(), params.end(),
+                    [](const SampleRow& row) { return row.top_count > 0; })) {
+      Note(cudaMemcpyAsync(top_host_.data(), top_.data(),
+                           out.size() * kMaxTopLogprobs * sizeof(TokenLogprob),
+                           cudaMemcpyDeviceToHost, stream_.get()),
+           "copying top logprobs");
+    }
     pending_samples_ = out;
+    pending_vocab_ = vocab;
     if (pass_.has_value()) return;
     Wait();
     DeliverSamples();
@@ -285,8 +297,15 @@ class CudaOps final : public Ops {
   void Wait() { Note(cudaStreamSynchronize(stream_.get()), "waiting for the device"); }
 
   void DeliverSamples() {
-    if (!pending_samples_.empty() && status_.ok()) {
-      std::memcpy(pending_samples_.data(), sampled_host_.data(), pending_samples_.size_bytes());
+    const auto* params = sample_params_host_.data<SampleRow>();
+    const auto* sampled = sampled_host_.data<TokenLogprob>();
+    const auto* top = top_host_.data<TokenLogprob>();
+    for (size_t i = 0; i < pending_samples_.size() && status_.ok(); ++i) {
+      const auto* row_top = top + i * kMaxTopLogprobs;
+      pending_samples_[i] = {
+          .token_id = sampled[i].token_id,
+          .logprob = sampled[i].logprob,
+          .top = TopLogprobs(row_top, row_top + std::min(params[i].top_count, pending_vocab_))};
     }
     pending_samples_ = {};
   }
@@ -323,11 +342,14 @@ class CudaOps final : public Ops {
   Memory partials_;  // output [kMaxPartialRows, heads, head_dim], then state [.., heads, 2]
   PinnedMemory sample_params_host_;
   PinnedMemory sampled_host_;
+  PinnedMemory top_host_;  // [max_logit_rows, kMaxTopLogprobs]
   Memory sample_params_;
   Memory sampled_;
+  Memory top_;
   std::optional<Pass> pass_;
   std::optional<AttentionShape> shape_;
   std::span<SampledToken> pending_samples_;
+  int32_t pending_vocab_ = 0;
   absl::Status status_;
 };
 

@@ -29,6 +29,8 @@ struct Shared {
   Histogram histogram;
   uint64_t words[kWarps];
   float slices[kMaxSlices];
+  uint64_t top_keys[kMaxTopLogprobs];
+  int top_size;
   int selected_bin;
   uint64_t remaining;
   float logarithm;
@@ -273,18 +275,45 @@ __device__ int32_t ChooseToken(const Row& row, const SampleRow& params, int32_t 
   return FindNoisyMax(row, params, cutoff, max_token, shared);
 }
 
+// The row's first `count` tokens in decreasing order of key. `logarithm` is the row's LogSumExp.
+__device__ void WriteTop(const Row& row, float logarithm, int32_t count, TokenLogprob* out,
+                         Shared& shared) {
+  const uint64_t cutoff = SelectCutoff(row, 0, count, CountWeight(), shared);
+  if (threadIdx.x == 0) shared.top_size = 0;
+  __syncthreads();
+  for (int32_t token = static_cast<int32_t>(threadIdx.x); token < row.vocab; token += kThreads) {
+    const uint64_t key = OrderKey(Finite(row.logits[token]), token);
+    if (key >= cutoff) shared.top_keys[atomicAdd(&shared.top_size, 1)] = key;
+  }
+  __syncthreads();
+  if (static_cast<int32_t>(threadIdx.x) >= count) return;
+  const uint64_t key = shared.top_keys[threadIdx.x];
+  int32_t place = 0;
+  for (int32_t i = 0; i < count; ++i) place += shared.top_keys[i] > key ? 1 : 0;
+  const float logit = FromOrderedBits(static_cast<uint32_t>(key >> 32));
+  out[place] = {TokenOf(key), (logit - row.max) - logarithm};
+}
+
 __global__ void __launch_bounds__(kThreads)
-    SampleKernel(const float* logits, int32_t vocab, const SampleRow* params, SampledToken* out) {
+    SampleKernel(const float* logits, int32_t vocab, const SampleRow* params, TokenLogprob* out,
+                 TokenLogprob* top) {
   __shared__ Shared shared;
   const SampleRow row_params = params[blockIdx.x];
+  const int32_t top_count = min(row_params.top_count, vocab);
+  top += int64_t{blockIdx.x} * kMaxTopLogprobs;
   Row row = {logits + int64_t{blockIdx.x} * vocab, vocab, 0.0f, row_params.temperature};
   const uint64_t max_key = FindMax(row.logits, vocab, shared);
   row.max = FromOrderedBits(static_cast<uint32_t>(max_key >> 32));
-  SampledToken result = {0, NegativeInfinity()};
+  TokenLogprob result = {max(row_params.given_token, 0), NegativeInfinity()};
   if (row.max != NegativeInfinity()) {
     const float logarithm = LogSumExp(row, shared);
-    result.token_id = ChooseToken(row, row_params, TokenOf(max_key), shared);
+    if (row_params.given_token < 0) {
+      result.token_id = ChooseToken(row, row_params, TokenOf(max_key), shared);
+    }
     result.logprob = (Finite(row.logits[result.token_id]) - row.max) - logarithm;
+    if (top_count > 0) WriteTop(row, logarithm, top_count, top, shared);
+  } else if (static_cast<int32_t>(threadIdx.x) < top_count) {
+    top[threadIdx.x] = {static_cast<int32_t>(threadIdx.x), NegativeInfinity()};
   }
   if (threadIdx.x == 0) out[blockIdx.x] = result;
 }
@@ -292,10 +321,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t RunSample(const float* logits, int32_t vocab, const SampleRow* params, int32_t rows,
-                      SampledToken* out, cudaStream_t stream) {
+                      TokenLogprob* out, TokenLogprob* top, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   if (vocab > kMaxVocab) return cudaErrorInvalidValue;
-  SampleKernel<<<rows, kThreads, 0, stream>>>(logits, vocab, params, out);
+  SampleKernel<<<rows, kThreads, 0, stream>>>(logits, vocab, params, out, top);
   return cudaGetLastError();
 }
 

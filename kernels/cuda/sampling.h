@@ -12,6 +12,8 @@
 //   counter = {token_id / 4, position, choice_index, 0}.
 //   logprob = (logit - max) - log(sum of exp(logit - max)): lane l of a warp adds tokens l, l + 32,
 //   .. of a slice of 1024 tokens, then a butterfly; slices are added in increasing order.
+//   A given token is taken as it is. The most likely tokens of a row that asks for them are in
+//   order of (logit, id).
 // NaN counts as -infinity, +infinity as the largest float. A row without a finite logit gives token
 // 0 and -infinity. The k-th largest is found by counting digits of the ordered bits, without
 // sorting.
@@ -20,15 +22,19 @@
 
 #include <cstdint>
 
+#include "common/limits.h"
+#include "common/token_logprob.h"
 #include "kernels/ops.h"
 
 namespace selfsame::cuda {
 
 inline constexpr int32_t kMaxVocab = 1 << 20;
 
-// logits: [rows, vocab], params: [rows], out: [rows], all device memory. REQUIRES: vocab <=
-// kMaxVocab.
+// logits: [rows, vocab], params: [rows], out: [rows], top: [rows, kMaxTopLogprobs], of which a row
+// writes the first min(top_count, vocab); all device memory. REQUIRES: vocab <= kMaxVocab;
+// top_count
+// <= kMaxTopLogprobs.
 cudaError_t RunSample(const float* logits, int32_t vocab, const SampleRow* params, int32_t rows,
-                      SampledToken* out, cudaStream_t stream);
+                      TokenLogprob* out, TokenLogprob* top, cudaStream_t stream);
 
 }  // namespace selfsame::cuda

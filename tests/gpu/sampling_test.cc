@@ -148,5 +148,38 @@ TEST_F(SamplingTest, ARowsResultDoesNotDependOnItsNeighbours) {
   }
 }
 
+TEST_F(SamplingTest, TopLogprobsAreThoseOfTheCpuBackend) {
+  std::vector<cpu::Candidate> scratch;
+  for (const int32_t vocab : {1, 7, 1001, 49152, 151936}) {
+    std::vector<SampleRow> params;
+    for (const int32_t count : {0, 1, 5, 20, 0, 20}) {
+      params.push_back({.temperature = 1.0f, .top_k = 3, .seed = 5, .top_count = count});
+    }
+    params[1].given_token = vocab - 1;
+    // A coarse grid, so that there are many ties.
+    auto logits = RandomLogits(5, static_cast<int64_t>(params.size()) * vocab, 3.0f);
+    for (float& logit : logits) logit = std::round(logit * 4.0f) / 4.0f;
+    std::fill_n(logits.end() - vocab, vocab, -kInfinity);
+    const auto sampled = Sample(logits, vocab, params);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const float* row = logits.data() + i * static_cast<size_t>(vocab);
+      const SampledToken expected = cpu::SampleToken(row, vocab, params[i], scratch);
+      EXPECT_EQ(sampled[i].token_id, expected.token_id) << vocab << " row " << i;
+      ASSERT_EQ(sampled[i].top.size(), expected.top.size()) << vocab << " row " << i;
+      for (size_t j = 0; j < expected.top.size(); ++j) {
+        EXPECT_EQ(sampled[i].top[j].token_id, expected.top[j].token_id) << vocab << " row " << i;
+        if (i + 1 < params.size()) {
+          EXPECT_NEAR(sampled[i].top[j].logprob, expected.top[j].logprob, 4e-6);
+        } else {
+          EXPECT_EQ(sampled[i].top[j].logprob, -kInfinity);
+        }
+        if (sampled[i].top[j].token_id == sampled[i].token_id) {
+          EXPECT_EQ(sampled[i].top[j].logprob, sampled[i].logprob);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace selfsame::testing
