@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/kernels/bench_data.h"
+#include "kernels/cpu/fast_plan.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_bf16_dot.h"
 #include "kernels/cpu/packed_matrix.h"
@@ -17,8 +18,22 @@ namespace {
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;
 
+// The number by which the benchmark names a plan.
+int KernelNumber(const cpu::GemmPlan& plan) {
+  switch (plan.kernel) {
+    case cpu::GemmKernel::kCanonical:
+      return 0;
+    case cpu::GemmKernel::kFewRows:
+      return -plan.chains;
+    case cpu::GemmKernel::kBf16Dot:
+      return plan.chains;
+  }
+  return 0;
+}
+
 // Args: kernel (chains of the bf16 dot product; 0 canonical; -2 and -4 chains of multiply-adds),
-// rows, n, k, cold.
+// rows, n, k, cold. The
+// label marks the one that the fast schedule takes for these rows on this CPU.
 void BM_GemmKernel(benchmark::State& state) {
   const auto kernel = static_cast<int>(state.range(0));
   const auto rows = static_cast<int32_t>(state.range(1));
@@ -27,6 +42,10 @@ void BM_GemmKernel(benchmark::State& state) {
   if (kernel > 0 && !cpu::HasBf16Dot()) {
     state.SkipWithError("this CPU has no bf16 dot product");
     return;
+  }
+  if (kernel ==
+      KernelNumber(cpu::PlanGemm(Schedule::kFast, rows, k, cpu::HasBf16Dot(), cpu::GemmLanes()))) {
+    state.SetLabel("chosen");
   }
   const auto ops = bench::MakeOps(Schedule::kFast, 1);
   const int64_t copies = state.range(4) != 0 ? std::max<int64_t>(1, kColdBytes / (n * k * 2)) : 1;

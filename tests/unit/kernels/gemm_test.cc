@@ -231,21 +231,40 @@ TEST(GemmTest, ChainsOfFewRowsFollowTheirDefinition) {
   }
 }
 
-TEST(GemmTest, DotProductKernelsAreCloseToDoublePrecision) {
-  if (!cpu::HasBf16Dot()) GTEST_SKIP() << "this CPU has no bf16 dot product";
+// Every plan of the fast schedule that this CPU can run, called as a kernel: a dot-product kernel
+// where there is one, and chains of multiply-adds everywhere.
+std::vector<std::pair<int32_t, cpu::GemmPlan>> FastKernels() {
+  std::vector<std::pair<int32_t, cpu::GemmPlan>> kernels = {{1, {cpu::GemmKernel::kFewRows, 2}},
+                                                            {1, {cpu::GemmKernel::kFewRows, 4}},
+                                                            {2, {cpu::GemmKernel::kFewRows, 2}}};
+  if (!cpu::HasBf16Dot()) return kernels;
+  const std::pair<int32_t, int> dots[] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4},
+                                          {3, 2}, {4, 2}, {5, 1}, {8, 1}, {23, 1}};
+  for (const auto& [rows, chains] : dots) {
+    kernels.push_back({rows, {cpu::GemmKernel::kBf16Dot, chains}});
+  }
+  return kernels;
+}
+
+TEST(GemmTest, FastKernelsAreCloseToDoublePrecision) {
   const Shape shape = {65, 1030};
   const auto w = RandomBFloat16(shape.n * shape.k, 13);
   const auto bias = RandomBFloat16(shape.n, 14);
   auto ops = MakeOps(Schedule::kFast, 1);
   const auto packed = PackBFloat16(*ops, w, shape.n, shape.k);
   const auto& matrix = static_cast<const cpu::CpuPackedMatrix&>(*packed);
-  const std::pair<int32_t, int> settings[] = {{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4},
-                                              {3, 2}, {4, 2}, {5, 1}, {8, 1}, {23, 1}};
-  for (const auto& [rows, chains] : settings) {
+  for (const auto& [rows, plan] : FastKernels()) {
     const auto x = RandomBFloat16(rows * shape.k, 15);
     std::vector<BFloat16> y(rows * shape.n);
-    cpu::GemmBf16Dot(x.data(), matrix, {0, rows, 0, matrix.panel_count()}, chains,
-                     {y.data(), nullptr, bias.data()});
+    const cpu::GemmRange range = {0, rows, 0, matrix.panel_count()};
+    const cpu::GemmOutput out = {y.data(), nullptr, bias.data()};
+    if (plan.kernel == cpu::GemmKernel::kBf16Dot) {
+      cpu::GemmBf16Dot(x.data(), matrix, range, plan.chains, out);
+    } else {
+      std::vector<float> widened(rows * shape.k);
+      cpu::WidenRows(x.data(), 0, rows, shape.k, shape.k, widened.data());
+      cpu::GemmFewRows(widened.data(), shape.k, matrix, range, plan.chains, out);
+    }
     for (int64_t i = 0; i < rows * shape.n; ++i) {
       double sum = ToFloat(bias[i % shape.n]);
       for (int64_t k = 0; k < shape.k; ++k) {
@@ -253,7 +272,7 @@ TEST(GemmTest, DotProductKernelsAreCloseToDoublePrecision) {
                double{ToFloat(w[i % shape.n * shape.k + k])};
       }
       ASSERT_NEAR(ToFloat(y[i]), sum, std::abs(sum) * 0x1p-8 + 1e-3)
-          << rows << " rows, " << chains << " chains";
+          << rows << " rows, " << plan.chains << " chains";
     }
   }
 }
