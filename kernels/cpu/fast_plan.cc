@@ -37,7 +37,8 @@ constexpr int32_t kWholeContext = 1 << 30;
 }  // namespace
 
 // Decoding one sequence has as many tasks as key heads, say three for two threads: a long context
-// is cut so that every thread gets as much. BM_Attention compares the candidates.
+// is cut so that every thread gets as much. Tasks of many rows run over long contexts faster in the
+// canonical splits. BM_Attention compares the candidates.
 AttentionPlan PlanAttention(Schedule schedule, int32_t task_count, int32_t row_count,
                             int32_t key_count, int threads) {
   const bool is_uneven = task_count < kPlentyOfTasks * threads && task_count % threads != 0;
@@ -45,6 +46,7 @@ AttentionPlan PlanAttention(Schedule schedule, int32_t task_count, int32_t row_c
   if (schedule == Schedule::kCanonical) {
     return {kSplitKeys, can_share && key_count >= 2 * kMinSharedSplitKeys};
   }
+  if (row_count > 1 && key_count > 2 * kSplitKeys) return {kSplitKeys, false};
   if (!can_share) return {kWholeContext, false};
   const int32_t splits = threads / std::gcd(task_count, threads);
   const int32_t keys = (key_count + splits - 1) / splits;
