@@ -214,8 +214,12 @@ absl::StatusOr<VerifierInfo> FromProto(const v1::GetVerifierInfoResponse& respon
 absl::Status FromProto(const v1::SessionError& error) {
   const int code = error.code();
   const bool is_known = code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return absl::Status(is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kInternal,
+  absl::Status status(is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kInternal,
                       error.message());
+  if (error.has_retry_after_ms() && error.retry_after_ms() >= 0) {
+    SetRetryAfterMs(status, error.retry_after_ms());
+  }
+  return status;
 }
 
 }  // namespace selfsame::decoder

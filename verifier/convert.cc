@@ -104,6 +104,7 @@ v1::VerifyResponse ToProto(uint64_t session_id, const absl::Status& status) {
   error.set_session_id(session_id);
   error.set_code(static_cast<int32_t>(status.code()));
   error.set_message(std::string(status.message()));
+  if (const auto retry_after_ms = RetryAfterMsOf(status)) error.set_retry_after_ms(*retry_after_ms);
   return response;
 }
 

@@ -36,6 +36,7 @@ struct Verification {
   // Since when no verifier has served the request; it fails when this has lasted too long.
   std::optional<SteadyTime> unserved_since;
   SteadyTime retry_at;  // no session is opened before
+  int refused_by = -1;  // the verifier that last refused or gave up a session, until a verdict
   std::chrono::milliseconds backoff{0};
   absl::Status last_error;
 };

@@ -67,6 +67,7 @@ void Sessions::LoseSession(Request& request, const absl::Status& status, SteadyT
   Verification& verification = *request.verification;
   // The link may have a new stream already, with this session on it.
   at(verification.verifier).link->CloseSession(verification.speculation.session_id());
+  verification.refused_by = verification.verifier;
   Forget(request);
   verification.last_error = status;
   verification.retry_at = now;
@@ -144,6 +145,7 @@ std::optional<Sessions::Applied> Sessions::OnVerdict(int verifier, const Verdict
   at(verifier).last_answer = now;
   verification.unserved_since.reset();
   verification.backoff = milliseconds(0);
+  verification.refused_by = -1;
   Report(verdict, *effect, verification, now);
   return Applied{&request, *std::move(effect)};
 }
@@ -187,7 +189,10 @@ Request* Sessions::OnSessionError(int verifier, uint64_t session_id, const absl:
   if (!IsWorthARetry(status)) return &request;
   verification.last_error = status;
   verification.backoff = std::clamp(verification.backoff * 2, kMinBackoff, kMaxBackoff);
-  verification.retry_at = now + verification.backoff;
+  const milliseconds hint(
+      std::clamp<int64_t>(RetryAfterMsOf(status).value_or(0), 0, kMaxBackoff.count()));
+  verification.retry_at = now + std::max(verification.backoff, hint);
+  verification.refused_by = verifier;
   if (!verification.unserved_since) verification.unserved_since = now;
   return nullptr;
 }
@@ -213,7 +218,9 @@ int Sessions::Choose(const Request& request, SteadyTime now) const {
   for (size_t i = 0; i < verifiers_.size(); ++i) {
     const Verifier& verifier = verifiers_[i];
     if (!IsFit(verifier, request) || !HasRoom(verifier)) continue;
-    const std::pair load(now < verifier.suspect_until, verifier.session_count);
+    const bool is_last_resort =
+        now < verifier.suspect_until || static_cast<int>(i) == request.verification->refused_by;
+    const std::pair load(is_last_resort, verifier.session_count);
     if (best >= 0 && load >= best_load) continue;
     best = static_cast<int>(i);
     best_load = load;
@@ -256,7 +263,9 @@ absl::Status Sessions::CheckPatience(const Request& request, SteadyTime now) con
       verification.last_error.ok() ? verifiers_.front().last_error : verification.last_error;
   const std::string message = absl::StrCat("no verifier for ", options_.failover_timeout.count(),
                                            " ms; the last one: ", absl::string_view(why.message()));
-  if (absl::IsResourceExhausted(why)) return ResourceExhaustedError(message, kRetryAfterMs);
+  if (absl::IsResourceExhausted(why)) {
+    return ResourceExhaustedError(message, RetryAfterMsOf(why).value_or(kRetryAfterMs));
+  }
   return UnavailableError(message);
 }
 

@@ -92,8 +92,8 @@ class Sessions {
   Verifier& at(int verifier) { return verifiers_[static_cast<size_t>(verifier)]; }
   bool IsFit(const Verifier& verifier, const Request& request) const;
   bool HasRoom(const Verifier& verifier) const;
-  // The verifier with the fewest sessions among those that are fit and have room, suspects last;
-  // -1: none.
+  // The verifier with the fewest sessions among those that are fit and have room, suspects and the
+  // one that refused the request last come last; -1: none.
   int Choose(const Request& request, SteadyTime now) const;
   absl::Status CheckPatience(const Request& request, SteadyTime now) const;
   void Report(const Verdict& verdict, const SpeculationEffect& effect, Verification& verification,

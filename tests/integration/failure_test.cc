@@ -133,6 +133,12 @@ TEST_F(FailureTest, ManyRequestsMoveToTheOtherVerifier) {
   ExpectSameAnswersWhen([this] { cluster_->KillVerifier(0); });
 }
 
+TEST_F(FailureTest, ManyRequestsMoveAwayFromAVerifierThatDrains) {
+  ASSERT_NO_FATAL_FAILURE(Start(2));
+  ExpectSameAnswersWhen([this] { cluster_->verifier(0).Signal(SIGTERM); });
+  EXPECT_EQ(cluster_->verifier(0).Wait(), 0) << cluster_->verifier(0).stderr_text();
+}
+
 TEST_F(FailureTest, ManyRequestsMoveAwayFromAVerifierThatHangs) {
   ASSERT_NO_FATAL_FAILURE(Start(2, {"--verdict_timeout_ms=1000"}));
   ExpectSameAnswersWhen([this] { cluster_->verifier(0).Signal(SIGSTOP); });

@@ -162,6 +162,19 @@ TEST_F(VerifierServiceTest, ASessionErrorLeavesStreamAndOtherSessionsAlone) {
   EXPECT_TRUE(response.has_verdict());
 }
 
+TEST_F(VerifierServiceTest, ASessionBeyondTheLimitIsRefusedWithARetryHint) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Verify(&context);
+  v1::VerifyResponse response;
+  for (uint64_t id = 0; id <= 4096; ++id) {
+    ASSERT_TRUE(stream->Write(Open(id)));
+    ASSERT_TRUE(stream->Read(&response));
+    ASSERT_EQ(response.has_verdict(), id < 4096) << response.session_error().message();
+  }
+  EXPECT_EQ(response.session_error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(response.session_error().retry_after_ms(), kSessionRetryMs);
+}
+
 TEST_F(VerifierServiceTest, AnEmptyRequestEndsItsStreamAlone) {
   grpc::ClientContext good_context;
   const auto good = stub_->Verify(&good_context);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/errors.h"
 #include "common/limits.h"
 
 namespace selfsame::decoder {
@@ -294,6 +295,16 @@ TEST(SessionErrorTest, IsNeverOk) {
   EXPECT_EQ(FromProto(error), absl::UnavailableError("gone"));
   error.set_code(1234);
   EXPECT_EQ(FromProto(error).code(), absl::StatusCode::kInternal);
+}
+
+TEST(SessionErrorTest, KeepsTheRetryHint) {
+  v1::SessionError error;
+  error.set_code(8);
+  EXPECT_EQ(RetryAfterMsOf(FromProto(error)), std::nullopt);
+  error.set_retry_after_ms(250);
+  EXPECT_EQ(RetryAfterMsOf(FromProto(error)), 250);
+  error.set_retry_after_ms(-1);
+  EXPECT_EQ(RetryAfterMsOf(FromProto(error)), std::nullopt);
 }
 
 }  // namespace

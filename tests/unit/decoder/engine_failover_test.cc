@@ -195,6 +195,29 @@ TEST_F(FailoverTest, ASessionThatIsRefusedForNowIsTriedAgainWithBackoff) {
   EXPECT_EQ(ids.size(), 4u) << "session ids are never reused";
 }
 
+TEST_F(FailoverTest, AVerifierThatRefusesIsLeftForOneThatDoesNot) {
+  Create({.fingerprints = {"F", "F"}});
+  verifiers_[0]->refuse = [](int) { return ResourceExhaustedError("sessions", 10); };
+  auto sinks = SubmitMany(4, 20);
+  RunAll(sinks);
+  ExpectAllCanonical(sinks, 20);
+  EXPECT_GT(verifiers_[0]->opening_count, 0);
+  EXPECT_LE(verifiers_[0]->opening_count, 4) << "each request asks it once at most";
+}
+
+TEST_F(FailoverTest, ARefusalsRetryHintIsHeldTo) {
+  Create({});
+  verifiers_[0]->refuse = [](int n) {
+    return n == 1 ? ResourceExhaustedError("sessions", 600) : absl::OkStatus();
+  };
+  const SteadyTime start = clock_.Now();
+  auto sink = Submit(TestRequest(1, 20));
+  RunAll({sink});
+  ExpectCanonical(*sink, TestRequest(1, 20));
+  EXPECT_GE(clock_.Now() - start, milliseconds(600));
+  EXPECT_EQ(verifiers_[0]->opening_count, 2);
+}
+
 TEST_F(FailoverTest, ASessionThatIsAlwaysRefusedFailsAfterTheTimeout) {
   Create({});
   verifiers_[0]->refuse = [](int) { return ResourceExhaustedError("sessions", 10); };
