@@ -82,6 +82,9 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
   if (request.has_expected_fingerprint()) {
     result.expected_fingerprint = request.expected_fingerprint();
   }
+  result.stream_candidates = request.stream_candidates();
+  result.resume_token_ids.assign(request.resume_token_ids().begin(),
+                                 request.resume_token_ids().end());
   result.prompt_token_ids = std::move(prompt_token_ids);
   return result;
 }
@@ -105,7 +108,14 @@ v1::Chunk ToProto(const ChunkEvent& event) {
   chunk.mutable_token_ids()->Add(event.token_ids.begin(), event.token_ids.end());
   chunk.mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
   chunk.set_text(event.text);
+  chunk.set_is_candidate(event.is_candidate);
   return chunk;
+}
+
+v1::Retract ToProto(const RetractEvent& event) {
+  v1::Retract retract;
+  retract.set_length(event.length);
+  return retract;
 }
 
 v1::Complete ToProto(const CompleteEvent& event, uint64_t seed) {

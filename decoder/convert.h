@@ -38,6 +38,7 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
 // The first message of a stream, all but the fingerprint.
 v1::Started ToProto(const GenerationRequest& request);
 v1::Chunk ToProto(const ChunkEvent& event);
+v1::Retract ToProto(const RetractEvent& event);
 v1::Complete ToProto(const CompleteEvent& event, uint64_t seed);
 
 v1::OpenSession ToProto(const SessionOpening& opening);

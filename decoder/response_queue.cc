@@ -7,9 +7,11 @@
 namespace selfsame::decoder {
 namespace {
 
-// Whether `next` goes on right where `previous` ends.
+// Whether `next` goes on right where `previous` ends. Candidates come one by one, so that each can
+// be taken back with its text.
 bool CanMerge(const v1::GenerateResponse& previous, const v1::GenerateResponse& next) {
-  return previous.has_chunk() && next.has_chunk() &&
+  return previous.has_chunk() && next.has_chunk() && !previous.chunk().is_candidate() &&
+         !next.chunk().is_candidate() &&
          previous.chunk().first_position() + previous.chunk().token_ids_size() ==
              next.chunk().first_position();
 }

@@ -7,8 +7,8 @@
 
 namespace selfsame::decoder {
 
-// The messages one client has yet to be sent. Neighbouring chunks are merged, so that a client that
-// reads slowly gets fewer, longer ones. Not thread safe.
+// The messages one client has yet to be sent. Neighbouring chunks of tokens that stand are merged,
+// so that a client that reads slowly gets fewer, longer ones. Not thread safe.
 class ResponseQueue {
  public:
   explicit ResponseQueue(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}

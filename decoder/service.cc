@@ -119,6 +119,12 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Send(std::move(response));
   }
 
+  void OnRetract(const RetractEvent& event) override {
+    v1::GenerateResponse response;
+    *response.mutable_retract() = ToProto(event);
+    Send(std::move(response));
+  }
+
   void OnComplete(const CompleteEvent& event) override {
     v1::GenerateResponse response;
     *response.mutable_complete() = ToProto(event, seed_);
@@ -276,6 +282,7 @@ absl::StatusOr<GenerationRequest> InferenceService::PrepareGeneration(
   GenerationRequest result =
       ToGenerationRequest(request, std::move(prompt), options_.defaults,
                           options_.limits.context_limit, dependencies_.random());
+  RETURN_IF_ERROR(ValidateResume(request, result.temperature, result.max_tokens));
   result.request_id = received.request_id;
   result.deadline = received.deadline;
   return result;

@@ -172,6 +172,16 @@ absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestL
           absl::StrCat("must be 1 to ", kMaxFingerprintBytes, " bytes long"));
     }
   }
+  if (request.stream_candidates() && !request.is_deterministic()) {
+    return InvalidArgumentError("stream_candidates",
+                                "needs is_deterministic: an ordinary request has no candidates");
+  }
+  if (request.resume_token_ids_size() >= limits.context_limit) {
+    return InvalidArgumentError("resume_token_ids",
+                                absl::StrCat("has ", request.resume_token_ids_size(),
+                                             " ids; the limit is ", limits.context_limit - 1));
+  }
+  RETURN_IF_ERROR(CheckTokenIds("resume_token_ids", request.resume_token_ids(), limits.vocab_size));
   return ValidatePrompt(request, limits);
 }
 
@@ -192,6 +202,22 @@ absl::Status ValidateLengths(int64_t prompt_tokens, const v1::GenerateRequest& r
                                 absl::StrCat("is ", request.stop().max_tokens(), "; after ",
                                              prompt_tokens, " prompt tokens the context limit of ",
                                              limits.context_limit, " leaves room for ", room));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateResume(const v1::GenerateRequest& request, float temperature,
+                            int32_t max_tokens) {
+  const int32_t count = request.resume_token_ids_size();
+  if (count == 0) return absl::OkStatus();
+  if (count >= max_tokens) {
+    return InvalidArgumentError(
+        "resume_token_ids",
+        absl::StrCat("has ", count, " ids; it must have fewer than max_tokens, ", max_tokens));
+  }
+  if (temperature > 0.0f && !request.sampling().has_seed()) {
+    return InvalidArgumentError(
+        "resume_token_ids", "needs sampling.seed: with another seed the answer would not go on");
   }
   return absl::OkStatus();
 }

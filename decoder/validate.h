@@ -29,6 +29,11 @@ absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestL
 absl::Status ValidateLengths(int64_t prompt_tokens, const v1::GenerateRequest& request,
                              const RequestLimits& limits);
 
+// What needs the resolved parameters: resumed tokens are fewer than max_tokens, and have a seed to
+// go on with unless the temperature is 0.
+absl::Status ValidateResume(const v1::GenerateRequest& request, float temperature,
+                            int32_t max_tokens);
+
 absl::Status ValidateTokenize(const v1::TokenizeRequest& request);
 absl::Status ValidateDetokenize(const v1::DetokenizeRequest& request, const RequestLimits& limits);
 

@@ -36,9 +36,11 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   auto output = OutputStream::Create(tokenizer_, params.stop_strings, params.stop_token_ids,
                                      params.max_tokens);
   const SteadyTime arrived_at = params.arrived_at.value_or(clock_.Now());
-  if (!output.ok()) {
-    observer_.OnRefused(params.is_deterministic, output.status().code());
-    sink->OnError(output.status());
+  const absl::Status status =
+      output.ok() ? output->Resume(params.resume_token_ids) : output.status();
+  if (!status.ok()) {
+    observer_.OnRefused(params.is_deterministic, status.code());
+    sink->OnError(status);
     return;
   }
   auto owned =
@@ -51,8 +53,11 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
                           .max_tokens = request.params.max_tokens,
                           .stop_token_ids = request.params.stop_token_ids,
                           .vocab_size = model_.vocab_size(),
-                          .max_inflight_windows = options_.max_inflight_windows});
-    if (!request.params.stop_strings.empty()) request.verification->lookahead = request.output;
+                          .max_inflight_windows = options_.max_inflight_windows,
+                          .resumed_tokens = request.params.resume_token_ids});
+    if (!request.params.stop_strings.empty() || request.params.stream_candidates) {
+      request.verification->lookahead = request.output;
+    }
   }
   request.schedule.id = id;
   request.schedule.length = request.length();
@@ -86,6 +91,9 @@ void EngineCore::OnVerdict(int verifier, const Verdict& verdict) {
   Request& request = *applied->request;
   const SpeculationEffect& effect = applied->effect;
   if (effect.truncate_to) request.schedule.state->Truncate(*effect.truncate_to);
+  if (effect.first_dropped && request.params.stream_candidates) {
+    request.sink->OnRetract({.length = *effect.first_dropped});
+  }
   if (!effect.tokens.empty()) {
     Stand(request, effect.first_position, effect.tokens, effect.logprobs);
   }
@@ -211,6 +219,26 @@ void EngineCore::Start(Request& request, std::string fingerprint) {
   request.has_started = true;
   observer_.OnStarted(request.params.is_deterministic, clock_.Now() - request.arrived_at);
   request.sink->OnStarted({std::move(fingerprint)});
+  if (request.params.stream_candidates) ShowCandidates(request);
+}
+
+void EngineCore::ShowCandidates(Request& request) {
+  const Speculation& speculation = request.verification->speculation;
+  OutputStream output = request.output;
+  for (int32_t position = speculation.committed_length(); position < speculation.length();
+       ++position) {
+    const int32_t token_id = request.TokenAt(position);
+    ShowCandidate(request, position, token_id, output.Push(token_id));
+  }
+}
+
+void EngineCore::ShowCandidate(Request& request, int32_t position, int32_t token_id,
+                               std::string text) {
+  request.sink->OnChunk({.first_position = position,
+                         .token_ids = {token_id},
+                         .logprobs = {},
+                         .text = std::move(text),
+                         .is_candidate = true});
 }
 
 void EngineCore::TakeToken(Request& request, const SampledToken& token) {
@@ -225,9 +253,11 @@ void EngineCore::TakeToken(Request& request, const SampledToken& token) {
 
 void EngineCore::ProposeToken(Request& request, int32_t token_id) {
   Verification& verification = *request.verification;
+  const int32_t position = request.length();
   bool is_end = false;
+  std::string text;
   if (verification.lookahead && !verification.lookahead->end()) {
-    verification.lookahead->Push(token_id);
+    text = verification.lookahead->Push(token_id);
     is_end = verification.lookahead->end().has_value();
   }
   Speculation& speculation = verification.speculation;
@@ -236,6 +266,9 @@ void EngineCore::ProposeToken(Request& request, int32_t token_id) {
   if (speculation.counters().redecoded_tokens > redecoded) observer_.OnRedecoded();
   if (speculation.unsubmitted_count() == 1) {
     verification.oldest_unsubmitted = clock_.Now();
+  }
+  if (request.params.stream_candidates && request.has_started) {
+    ShowCandidate(request, position, token_id, std::move(text));
   }
 }
 
@@ -249,7 +282,7 @@ void EngineCore::Stand(Request& request, int32_t first_position, std::span<const
     if (request.params.logprobs) chunk.logprobs.push_back(logprobs[i]);
   }
   const SteadyTime now = clock_.Now();
-  const bool is_first = first_position == request.prompt_length();
+  const bool is_first = first_position == request.stream_start();
   observer_.OnTokens({.is_deterministic = request.params.is_deterministic,
                       .token_count = static_cast<int32_t>(chunk.token_ids.size()),
                       .is_first = is_first,

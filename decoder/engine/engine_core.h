@@ -87,6 +87,9 @@ class EngineCore {
   void Stand(Request& request, int32_t first_position, std::span<const int32_t> token_ids,
              std::span<const float> logprobs);
   void Start(Request& request, std::string fingerprint);
+  // Shows what was decoded before the request started.
+  void ShowCandidates(Request& request);
+  void ShowCandidate(Request& request, int32_t position, int32_t token_id, std::string text);
   void Finish(Request& request);
   void Fail(Request& request, const absl::Status& status);
   // Frees both sides and forgets the request.

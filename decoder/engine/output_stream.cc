@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/errors.h"
 
@@ -50,6 +51,19 @@ std::string OutputStream::Push(int32_t token_id) {
                    .stop_string = std::nullopt,
                    .stop_token_id = is_stop_token ? std::optional(token_id) : std::nullopt};
   return text;
+}
+
+absl::Status OutputStream::Resume(std::span<const int32_t> token_ids) {
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    Push(token_ids[i]);
+    if (!end_) continue;
+    const std::string what = end_->stop_string     ? "a stop string is complete"
+                             : end_->stop_token_id ? "a stop token"
+                                                   : "max_tokens are reached";
+    return InvalidArgumentError(absl::StrCat("resume_token_ids[", i, "]"),
+                                absl::StrCat("the answer ends here: ", what));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace selfsame::decoder

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/tokenizer/streaming_decoder.h"
@@ -38,6 +39,10 @@ class OutputStream {
   // Takes the next token and returns the text that can be shown now. At the end nothing is held
   // back. REQUIRES: no end yet; token_id >= 0. Ids the tokeniser does not know have no text.
   std::string Push(int32_t token_id);
+
+  // Takes tokens whose text has been shown elsewhere: the text goes on after them.
+  // INVALID_ARGUMENT, naming resume_token_ids, when the answer ends among them. REQUIRES: as Push.
+  absl::Status Resume(std::span<const int32_t> token_ids);
 
   const std::optional<OutputEnd>& end() const { return end_; }
   int32_t token_count() const { return token_count_; }

@@ -25,7 +25,8 @@ struct Verification {
 
   Speculation speculation;
   // The output as it would be if every candidate were committed: proposes an end where a stop
-  // string is completed. Only for requests with stop strings.
+  // string is completed, and gives candidates their text. Only for requests with stop strings or
+  // stream_candidates.
   std::optional<OutputStream> lookahead;
   SteadyTime oldest_unsubmitted;        // when the first unsubmitted candidate was decoded
   SteadyTime opened_at;                 // the session
@@ -45,9 +46,18 @@ struct Verification {
 struct Request {
   Request(uint64_t id, GenerationRequest params, std::shared_ptr<GenerationSink> sink,
           OutputStream output)
-      : id(id), params(std::move(params)), sink(std::move(sink)), output(std::move(output)) {}
+      : id(id),
+        params(std::move(params)),
+        sink(std::move(sink)),
+        output(std::move(output)),
+        ordinary_output(this->params.is_deterministic ? std::vector<int32_t>()
+                                                      : this->params.resume_token_ids) {}
 
   int32_t prompt_length() const { return static_cast<int32_t>(params.prompt_token_ids.size()); }
+  // Where the first token of this stream stands.
+  int32_t stream_start() const {
+    return prompt_length() + static_cast<int32_t>(params.resume_token_ids.size());
+  }
   int32_t length() const {
     return verification ? verification->speculation.length()
                         : prompt_length() + static_cast<int32_t>(ordinary_output.size());

@@ -21,8 +21,11 @@ absl::Status Broken(const Verdict& verdict, const std::string& what) {
 }  // namespace
 
 Speculation::Speculation(SpeculationParams params)
-    : params_(std::move(params)), decoded_length_(params_.prompt_length) {
-  SELFSAME_CHECK(params_.prompt_length > 0 && params_.max_tokens > 0);
+    : params_(std::move(params)),
+      output_(params_.resumed_tokens),
+      committed_count_(output_count()),
+      decoded_length_(length()) {
+  SELFSAME_CHECK(params_.prompt_length > 0 && output_count() < params_.max_tokens);
   SELFSAME_CHECK(params_.vocab_size > 0 && params_.max_inflight_windows > 0);
 }
 
@@ -103,6 +106,7 @@ void Speculation::Commit(const Verdict& verdict, SpeculationEffect& effect) {
   const bool drops = is_mismatch || verdict.end != End::kNone;
   if (drops) {
     effect.dropped = static_cast<int32_t>(output_.end() - first_dropped);
+    if (effect.dropped > 0) effect.first_dropped = length() - effect.dropped;
     output_.erase(first_dropped, output_.end());
   }
   const auto count = static_cast<int32_t>(effect.tokens.size());

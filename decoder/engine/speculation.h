@@ -18,6 +18,7 @@ struct SpeculationParams {
   std::vector<int32_t> stop_token_ids;  // sorted
   int32_t vocab_size = 0;
   int32_t max_inflight_windows = 0;
+  std::vector<int32_t> resumed_tokens = {};  // committed before; fewer than max_tokens
 };
 
 // What a verdict changed.
@@ -29,7 +30,9 @@ struct SpeculationEffect {
   // do not stand. Always committed length - 1, for the newest committed token is the next row's
   // input.
   std::optional<int32_t> truncate_to;
-  int32_t dropped = 0;       // candidates, in flight and unsubmitted
+  int32_t dropped = 0;  // candidates, in flight and unsubmitted
+  // Position of the first of them; empty when there is none.
+  std::optional<int32_t> first_dropped;
   bool is_rollback = false;  // a candidate was dropped for another token
   End end = End::kNone;
 };

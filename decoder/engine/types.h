@@ -27,6 +27,10 @@ struct GenerationRequest {
   bool is_deterministic = false;
   bool logprobs = false;
   std::optional<std::string> expected_fingerprint;
+  bool stream_candidates = false;  // deterministic requests only
+  // Output tokens the client has from an earlier stream: committed, fewer than max_tokens. They are
+  // output tokens in every respect but that they are not sent.
+  std::vector<int32_t> resume_token_ids;
   std::optional<SteadyTime> deadline;
   std::optional<SteadyTime> arrived_at;  // unset: when the engine takes it in
 };
@@ -37,12 +41,18 @@ struct StartedEvent {
   std::string fingerprint;  // empty for an ordinary request
 };
 
-// Tokens that stand; see Chunk in inference.proto.
+// Tokens that stand, or one candidate; see Chunk in inference.proto.
 struct ChunkEvent {
   int32_t first_position = 0;
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;  // empty unless asked for
   std::string text;
+  bool is_candidate = false;
+};
+
+// The candidates at positions from `length` on are dropped.
+struct RetractEvent {
+  int32_t length = 0;
 };
 
 struct CompleteEvent {
@@ -65,6 +75,8 @@ class GenerationSink {
   virtual ~GenerationSink() = default;
   virtual void OnStarted(const StartedEvent& event) = 0;
   virtual void OnChunk(ChunkEvent event) = 0;
+  // Comes only to a request that asked for candidates.
+  virtual void OnRetract(const RetractEvent&) {}
   virtual void OnComplete(const CompleteEvent& event) = 0;
   virtual void OnError(const absl::Status& status) = 0;
 };

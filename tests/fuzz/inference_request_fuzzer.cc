@@ -68,6 +68,8 @@ void CheckRequest(const GenerationRequest& request, const RequestLimits& limits)
   SELFSAME_CHECK(request.temperature == 0.0f || (request.temperature >= kMinTemperature &&
                                                  request.temperature <= kMaxTemperature));
   SELFSAME_CHECK(request.top_k >= 0 && request.top_p > 0.0f && request.top_p <= 1.0f);
+  SELFSAME_CHECK(request.resume_token_ids.size() < static_cast<size_t>(request.max_tokens));
+  SELFSAME_CHECK(request.is_deterministic || !request.stream_candidates);
   for (size_t i = 1; i < request.stop_token_ids.size(); ++i) {
     SELFSAME_CHECK(request.stop_token_ids[i - 1] < request.stop_token_ids[i]);
   }
@@ -79,6 +81,10 @@ void RunOutput(const Server& server, const GenerationRequest& request) {
                                      request.stop_token_ids, request.max_tokens);
   if (!output.ok()) {
     CheckRefusal(output.status());
+    return;
+  }
+  if (const absl::Status status = output->Resume(request.resume_token_ids); !status.ok()) {
+    CheckRefusal(status);
     return;
   }
   std::string text;
@@ -105,6 +111,8 @@ void TestGenerate(const std::string& bytes) {
   if (!status.ok()) return CheckRefusal(status);
   const GenerationRequest result =
       ToGenerationRequest(request, *std::move(prompt), server.defaults, kContextLimit, 7);
+  status = ValidateResume(request, result.temperature, result.max_tokens);
+  if (!status.ok()) return CheckRefusal(status);
   CheckRequest(result, server.limits);
   (void)ToProto(result).SerializeAsString();
   RunOutput(server, result);

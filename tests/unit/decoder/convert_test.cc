@@ -68,6 +68,9 @@ TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
   request.mutable_sampling()->set_top_p(0.25f);
   request.mutable_stop()->set_max_tokens(12);
   request.mutable_stop()->add_stop("\n\n");
+  request.set_stream_candidates(true);
+  request.add_resume_token_ids(8);
+  request.add_resume_token_ids(9);
   const GenerationRequest result = Convert(request);
   EXPECT_TRUE(result.is_deterministic);
   EXPECT_TRUE(result.logprobs);
@@ -75,6 +78,9 @@ TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
   EXPECT_EQ(result.top_p, 0.25f);
   EXPECT_EQ(result.max_tokens, 12);
   EXPECT_THAT(result.stop_strings, ElementsAre("\n\n"));
+  EXPECT_TRUE(result.stream_candidates);
+  EXPECT_THAT(result.resume_token_ids, ElementsAre(8, 9));
+  EXPECT_THAT(result.prompt_token_ids, ElementsAre(5, 6, 7));
 }
 
 TEST(ToGenerationRequestTest, StopTokensAreSortedDistinctAndIncludeEndOfSequence) {
@@ -108,6 +114,14 @@ TEST(ChunkTest, KeepsTheBitsOfLogprobs) {
   EXPECT_EQ(std::bit_cast<uint32_t>(chunk.logprobs(0)), 0xbf800001u);
   EXPECT_EQ(std::bit_cast<uint32_t>(chunk.logprobs(1)), 0x80000000u);
   EXPECT_EQ(chunk.text(), "ab");
+  EXPECT_FALSE(chunk.is_candidate());
+}
+
+TEST(ChunkTest, CandidatesAreMarkedAndTakenBackByLength) {
+  const v1::Chunk chunk = ToProto(ChunkEvent{
+      .first_position = 10, .token_ids = {1}, .logprobs = {}, .text = "a", .is_candidate = true});
+  EXPECT_TRUE(chunk.is_candidate());
+  EXPECT_EQ(ToProto(RetractEvent{.length = 10}).length(), 10);
 }
 
 TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {

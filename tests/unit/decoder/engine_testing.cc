@@ -131,6 +131,12 @@ void RecordingSink::OnChunk(ChunkEvent event) {
   EXPECT_TRUE(started.has_value());
   EXPECT_FALSE(is_done());
   EXPECT_FALSE(event.token_ids.empty());
+  if (committed_length_ < 0) committed_length_ = event.first_position;
+  if (event.is_candidate) {
+    AddCandidate(event);
+    return;
+  }
+  CommitCandidates(event);
   if (!chunks.empty()) {
     const ChunkEvent& last = chunks.back();
     EXPECT_EQ(event.first_position,
@@ -145,9 +151,46 @@ void RecordingSink::OnChunk(ChunkEvent event) {
   changed_.NotifyAll();
 }
 
+void RecordingSink::AddCandidate(const ChunkEvent& event) {
+  EXPECT_EQ(event.first_position, committed_length_ + static_cast<int32_t>(candidates.size()));
+  EXPECT_EQ(event.token_ids.size(), 1u);
+  EXPECT_TRUE(event.logprobs.empty());
+  candidates.push_back({event.token_ids.at(0), event.text});
+  ++candidate_count;
+}
+
+void RecordingSink::CommitCandidates(const ChunkEvent& event) {
+  EXPECT_EQ(event.first_position, committed_length_);
+  std::string shown;
+  for (const int32_t token_id : event.token_ids) {
+    ++committed_length_;
+    if (candidates.empty()) continue;
+    EXPECT_EQ(token_id, candidates.front().token_id) << "a candidate changed without a retract";
+    shown += candidates.front().text;
+    candidates.pop_front();
+  }
+  EXPECT_EQ(event.text.substr(0, shown.size()), shown);
+}
+
+void RecordingSink::OnRetract(const RetractEvent& event) {
+  EXPECT_FALSE(is_done());
+  const int32_t kept = event.length - committed_length_;
+  EXPECT_GE(kept, 0);
+  EXPECT_LT(kept, static_cast<int32_t>(candidates.size()));
+  while (static_cast<int32_t>(candidates.size()) > std::max(kept, 0)) candidates.pop_back();
+  ++retract_count;
+}
+
+std::string RecordingSink::shown_text() const {
+  std::string shown = text;
+  for (const Candidate& candidate : candidates) shown += candidate.text;
+  return shown;
+}
+
 void RecordingSink::OnComplete(const CompleteEvent& event) {
   EXPECT_TRUE(started.has_value());
-  EXPECT_EQ(event.output_tokens, static_cast<int32_t>(token_ids.size()));
+  EXPECT_EQ(event.prompt_tokens + event.output_tokens, committed_length_);
+  EXPECT_TRUE(candidates.empty()) << "neither committed nor taken back";
   complete = event;
   End();
 }

@@ -70,11 +70,13 @@ class FakeClock final : public Clock {
   SteadyTime now_ = SteadyTime() + std::chrono::hours(1);
 };
 
-// Keeps everything it gets, and fails the test when the order of events breaks the contract.
+// Keeps everything it gets, and fails the test when the order of events breaks the contract. It
+// follows candidates as the comment of Chunk in inference.proto tells a client to.
 class RecordingSink final : public GenerationSink {
  public:
   void OnStarted(const StartedEvent& event) override;
   void OnChunk(ChunkEvent event) override;
+  void OnRetract(const RetractEvent& event) override;
   void OnComplete(const CompleteEvent& event) override;
   void OnError(const absl::Status& status) override;
 
@@ -83,9 +85,19 @@ class RecordingSink final : public GenerationSink {
   void WaitUntilDone();
   void WaitForTokens(size_t count);
 
+  struct Candidate {
+    int32_t token_id = 0;
+    std::string text;
+  };
+  // What a client shows.
+  std::string shown_text() const;
+
   // Once it is done.
   std::optional<StartedEvent> started;
-  std::vector<ChunkEvent> chunks;
+  std::vector<ChunkEvent> chunks;  // of tokens that stand
+  std::deque<Candidate> candidates;
+  int candidate_count = 0;
+  int retract_count = 0;
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;
   std::string text;
@@ -93,8 +105,11 @@ class RecordingSink final : public GenerationSink {
   absl::Status status;
 
  private:
+  void AddCandidate(const ChunkEvent& event);
+  void CommitCandidates(const ChunkEvent& event);
   void End();
 
+  int32_t committed_length_ = -1;  // -1: not known yet
   mutable Mutex mutex_;
   mutable CondVar changed_;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,6 +13,7 @@ namespace selfsame::decoder {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 
 constexpr int32_t kEos = 2;
 
@@ -137,6 +138,32 @@ TEST_F(OutputStreamTest, ACopyIsASnapshot) {
   EXPECT_TRUE(ahead.end().has_value());
   EXPECT_FALSE(stream.end().has_value());
   EXPECT_EQ(stream.Push(Byte('x')), "ax");
+}
+
+TEST_F(OutputStreamTest, ResumedAfterAnyTokenTheTextGoesOnWhereItEnded) {
+  // Characters of one to four bytes, an invalid byte, and beginnings of stop strings across them.
+  const std::string bytes =
+      "ab\u00e9\u20ac\U0001f600b\u20acy\xff"
+      "x\u00e9\u20acz";
+  std::vector<int32_t> tokens;
+  for (const char c : bytes) tokens.push_back(Byte(c));
+  tokens.push_back(Pair('q', 'r'));
+  const std::vector<std::vector<std::string>> stop_lists = {
+      {}, {"b\u20acx"}, {"\u20acz"}, {"rs", "\u00e9\u20acy"}};
+  for (const auto& stops : stop_lists) {
+    OutputStream whole = Make(stops, static_cast<int32_t>(tokens.size()));
+    const std::vector<std::string> texts = PushAll(whole, tokens);
+    for (size_t cut = 0; cut < texts.size(); ++cut) {
+      OutputStream resumed = Make(stops, static_cast<int32_t>(tokens.size()));
+      const auto from = static_cast<int64_t>(cut);
+      ASSERT_TRUE(resumed.Resume({tokens.data(), cut}).ok());
+      EXPECT_THAT(PushAll(resumed, {tokens.begin() + from, tokens.end()}),
+                  ElementsAreArray(texts.begin() + from, texts.end()));
+      EXPECT_EQ(resumed.token_count(), whole.token_count());
+      EXPECT_EQ(resumed.end()->stop_string, whole.end()->stop_string);
+    }
+    EXPECT_FALSE(Make(stops, static_cast<int32_t>(tokens.size())).Resume(tokens).ok());
+  }
 }
 
 TEST_F(OutputStreamTest, AnEmptyStopStringIsRefused) {

@@ -54,6 +54,25 @@ TEST(ResponseQueueTest, MergesChunksThatGoOnFromOneAnother) {
   EXPECT_EQ(queue.size_bytes(), 0);
 }
 
+TEST(ResponseQueueTest, CandidatesStayOneByOne) {
+  ResponseQueue queue(1 << 10);
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  for (int i = 0; i < 2; ++i) {
+    v1::GenerateResponse candidate = Chunk(11 + i, 2 + i, "b");
+    candidate.mutable_chunk()->set_is_candidate(true);
+    ASSERT_TRUE(queue.Push(candidate));
+  }
+  ASSERT_TRUE(queue.Push(Chunk(13, 4, "c")));
+  EXPECT_FALSE(queue.Pop().chunk().is_candidate());
+  for (int i = 0; i < 2; ++i) {
+    const v1::Chunk candidate = queue.Pop().chunk();
+    EXPECT_TRUE(candidate.is_candidate());
+    EXPECT_THAT(candidate.token_ids(), ElementsAre(2 + i));
+  }
+  EXPECT_THAT(queue.Pop().chunk().token_ids(), ElementsAre(4));
+  EXPECT_TRUE(queue.empty());
+}
+
 TEST(ResponseQueueTest, DoesNotMergeOverAGap) {
   ResponseQueue queue(1 << 10);
   ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));

@@ -144,6 +144,61 @@ ChunkEvent Chunk(int position, int token) {
   return {.first_position = position, .token_ids = {token}, .logprobs = {}, .text = "x"};
 }
 
+TEST_F(ServiceTest, CandidatesAndRetractsArriveInTheirPlaces) {
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Request();
+  request.set_is_deterministic(true);
+  request.set_stream_candidates(true);
+  const auto reader = stub_->Generate(&context, request);
+  const auto sink = engine_.sink();
+  sink->OnStarted({.fingerprint = "f"});
+  for (int i = 0; i < 2; ++i) {
+    ChunkEvent candidate = Chunk(1 + i, 8);
+    candidate.is_candidate = true;
+    sink->OnChunk(candidate);
+  }
+  sink->OnRetract({.length = 2});
+  sink->OnChunk(Chunk(1, 8));
+  sink->OnChunk(Chunk(2, 9));
+  sink->OnComplete({});
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(response.has_started());
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(reader->Read(&response));
+    EXPECT_TRUE(response.chunk().is_candidate());
+    EXPECT_EQ(response.chunk().first_position(), 1 + i);
+  }
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.retract().length(), 2);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_FALSE(response.chunk().is_candidate());
+  EXPECT_EQ(response.chunk().first_position(), 1);
+}
+
+TEST_F(ServiceTest, ResumedTokensArriveApartFromThePrompt) {
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_seed(1);
+  request.add_resume_token_ids(8);
+  const auto reader = stub_->Generate(&context, request);
+  const auto sink = engine_.sink();
+  EXPECT_THAT(engine_.request().prompt_token_ids, ElementsAre(5));
+  EXPECT_THAT(engine_.request().resume_token_ids, ElementsAre(8));
+  sink->OnError(CancelledError("enough"));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServiceTest, ResumingWithoutTheSeedIsRefused) {
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_temperature(1.0f);
+  request.add_resume_token_ids(8);
+  const grpc::Status status = stub_->Generate(&context, request)->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("resume_token_ids"));
+}
+
 TEST_F(ServiceTest, EventsArriveInOrderAndTheStreamEnds) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, Request());

@@ -123,12 +123,15 @@ class Walk {
         window_size_(static_cast<int32_t>(1 + random_.Below(9))),
         accuracy_(random_.Below(101)),
         loss_percent_(random_.Below(4)),
+        resumed_(Resumed()),
+        answer_(resumed_),
         verifier_(seed, max_tokens_),
         speculation_({.prompt_length = kPrompt,
                       .max_tokens = max_tokens_,
                       .stop_token_ids = {kStop},
                       .vocab_size = kVocab,
-                      .max_inflight_windows = static_cast<int32_t>(1 + random_.Below(4))}) {}
+                      .max_inflight_windows = static_cast<int32_t>(1 + random_.Below(4)),
+                      .resumed_tokens = resumed_}) {}
 
   void Run() {
     for (int steps = 0; !speculation_.has_ended(); ++steps) {
@@ -169,6 +172,7 @@ class Walk {
   void Verify() {
     if (speculation_.session_id() == 0 || !verifier_.has_work()) return;
     const int32_t candidates_before = speculation_.candidate_count();
+    const std::vector<int32_t> before(speculation_.output().begin(), speculation_.output().end());
     auto effect = speculation_.ApplyVerdict(verifier_.Next());
     ASSERT_TRUE(effect.ok()) << effect.status();
     ASSERT_EQ(effect->first_position, kPrompt + static_cast<int32_t>(answer_.size()));
@@ -176,6 +180,7 @@ class Walk {
     logprobs_.insert(logprobs_.end(), effect->logprobs.begin(), effect->logprobs.end());
     taken_ += candidates_before - speculation_.candidate_count() - effect->dropped;
     dropped_ += effect->dropped;
+    CheckDropped(before, *effect);
     if (effect->truncate_to) {
       ASSERT_EQ(*effect->truncate_to, speculation_.committed_length() - 1);
       state_length_ = std::min(state_length_, *effect->truncate_to);
@@ -184,15 +189,43 @@ class Walk {
     ASSERT_LT(state_length_, speculation_.length());
   }
 
-  void CheckAnswer() {
-    std::vector<int32_t> expected;
+  // What is before the first dropped candidate stays as it was.
+  void CheckDropped(const std::vector<int32_t>& before, const SpeculationEffect& effect) {
+    ASSERT_EQ(effect.first_dropped.has_value(), effect.dropped > 0);
+    const int32_t kept = effect.first_dropped.value_or(speculation_.length()) - kPrompt;
+    ASSERT_LE(effect.first_position - kPrompt, kept);
+    if (effect.dropped > 0) {
+      ASSERT_EQ(kept, static_cast<int32_t>(before.size()) - effect.dropped);
+    }
+    const auto after = speculation_.output();
+    const auto compared = std::min(static_cast<size_t>(kept), before.size());
+    ASSERT_GE(after.size(), compared);
+    ASSERT_TRUE(
+        std::equal(before.begin(), before.begin() + static_cast<int64_t>(compared), after.begin()));
+  }
+
+  // The beginning of the answer that an earlier stream has given, in one walk of four.
+  std::vector<int32_t> Resumed() {
+    if (!random_.Chance(25)) return {};
+    std::vector<int32_t> answer = Answer();
+    answer.resize(random_.Below(static_cast<uint32_t>(answer.size())));
+    return answer;
+  }
+
+  std::vector<int32_t> Answer() const {
+    std::vector<int32_t> answer;
     do {
-      expected.push_back(CanonicalToken(seed_, expected));
-    } while (EndOf(expected, max_tokens_) == End::kNone);
+      answer.push_back(CanonicalToken(seed_, answer));
+    } while (EndOf(answer, max_tokens_) == End::kNone);
+    return answer;
+  }
+
+  void CheckAnswer() {
+    const std::vector<int32_t> expected = Answer();
     EXPECT_EQ(answer_, expected);
-    ASSERT_EQ(logprobs_.size(), expected.size());
+    ASSERT_EQ(logprobs_.size(), expected.size() - resumed_.size());
     for (size_t i = 0; i < logprobs_.size(); ++i) {
-      EXPECT_EQ(logprobs_[i], -static_cast<float>(i + 1));
+      EXPECT_EQ(logprobs_[i], -static_cast<float>(resumed_.size() + i + 1));
     }
     EXPECT_EQ(std::vector<int32_t>(speculation_.committed_tokens().begin(),
                                    speculation_.committed_tokens().end()),
@@ -208,10 +241,11 @@ class Walk {
   int32_t window_size_;
   uint32_t accuracy_;
   uint32_t loss_percent_;
+  std::vector<int32_t> resumed_;
+  std::vector<int32_t> answer_;  // resumed and committed
   OracleVerifier verifier_;
   Speculation speculation_;
   uint64_t sessions_ = 0;
-  std::vector<int32_t> answer_;
   std::vector<float> logprobs_;
   int32_t state_length_ = 0;
   int32_t appended_ = 0;

@@ -115,6 +115,35 @@ TEST(SpeculationTest, MismatchAtTheLastCandidate) {
   EXPECT_EQ(effect.dropped, 1);
 }
 
+TEST(SpeculationTest, AnEffectSaysWhichCandidateWasDroppedFirst) {
+  Speculation s = Opened();
+  Append(s, {101, 102, 103, 104});
+  const Window window = Cut(s, 3);
+  EXPECT_EQ(Apply(s, Rollback(s, window, 1, 55)).first_dropped, kPrompt + 2);
+  Append(s, {56});
+  EXPECT_FALSE(Apply(s, Commit(s, Cut(s, 1))).first_dropped.has_value());
+}
+
+TEST(SpeculationTest, ResumedTokensAreCommitted) {
+  Speculation s({.prompt_length = kPrompt,
+                 .max_tokens = 4,
+                 .stop_token_ids = {kStop},
+                 .vocab_size = kVocab,
+                 .max_inflight_windows = 1,
+                 .resumed_tokens = {100, 101}});
+  EXPECT_EQ(s.committed_length(), kPrompt + 2);
+  EXPECT_EQ(s.candidate_count(), 0);
+  EXPECT_EQ(s.committed_tokens().size(), 2u);
+  s.NewSession(kSession);
+  const SpeculationEffect effect = Apply(s, Opening(s, 102));
+  EXPECT_EQ(effect.first_position, kPrompt + 2);
+  Append(s, {103});
+  EXPECT_TRUE(s.has_proposed_end()) << "resumed tokens count for max_tokens";
+  EXPECT_EQ(s.counters().redecoded_tokens, 0);
+  Apply(s, Commit(s, Cut(s, 1), End::kMaxTokens));
+  EXPECT_TRUE(s.has_ended());
+}
+
 TEST(SpeculationTest, ConsecutiveRollbacksEachAdvance) {
   Speculation s = Opened();
   for (int i = 0; i < 5; ++i) {

@@ -169,7 +169,20 @@ INSTANTIATE_TEST_SUITE_P(
                      r.set_is_deterministic(true);
                      r.set_expected_fingerprint("");
                    },
-                   "expected_fingerprint", "1 to 256"}),
+                   "expected_fingerprint", "1 to 256"},
+        BadRequest{"CandidatesOfAnOrdinaryRequest", [](auto& r) { r.set_stream_candidates(true); },
+                   "stream_candidates", "needs is_deterministic"},
+        BadRequest{"ResumedTokenPastVocabulary",
+                   [](auto& r) {
+                     r.add_resume_token_ids(999);
+                     r.add_resume_token_ids(1000);
+                   },
+                   "resume_token_ids[1]", "0 to 999"},
+        BadRequest{"NegativeResumedToken", [](auto& r) { r.add_resume_token_ids(-1); },
+                   "resume_token_ids[0]", "0 to 999"},
+        BadRequest{"TooManyResumedTokens",
+                   [](auto& r) { r.mutable_resume_token_ids()->Resize(100, 1); },
+                   "resume_token_ids", "the limit is 99"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ValidateGenerateTest, AcceptsEveryLimit) {
@@ -184,6 +197,8 @@ TEST(ValidateGenerateTest, AcceptsEveryLimit) {
     request.mutable_stop()->add_stop(std::string(kMaxStopStringBytes, 'x'));
   }
   for (int i = 0; i < kMaxStopTokenIds; ++i) request.mutable_stop()->add_stop_token_ids(999);
+  request.set_stream_candidates(true);
+  request.mutable_resume_token_ids()->Resize(99, 999);
   EXPECT_EQ(ValidateGenerate(request, kLimits), absl::OkStatus());
   request.mutable_sampling()->set_temperature(kMaxTemperature);
   request.mutable_sampling()->set_top_p(1e-6f);
@@ -217,6 +232,26 @@ TEST(ValidateLengthsTest, NamesTheInputThatWasSet) {
   v1::GenerateRequest request;
   request.mutable_chat();
   EXPECT_EQ(FieldOf(ValidateLengths(100, request, kLimits)), "chat");
+}
+
+TEST(ValidateResumeTest, ResumedTokensAreFewerThanMaxTokens) {
+  v1::GenerateRequest request = ValidRequest();
+  request.mutable_resume_token_ids()->Resize(7, 1);
+  EXPECT_TRUE(ValidateResume(request, 0.0f, 8).ok());
+  const absl::Status status = ValidateResume(request, 0.0f, 7);
+  EXPECT_EQ(FieldOf(status), "resume_token_ids");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("fewer than max_tokens, 7"));
+}
+
+TEST(ValidateResumeTest, ASampledAnswerNeedsItsSeed) {
+  v1::GenerateRequest request = ValidRequest();
+  EXPECT_TRUE(ValidateResume(request, 1.0f, 8).ok()) << "nothing to resume";
+  request.add_resume_token_ids(1);
+  const absl::Status status = ValidateResume(request, 1.0f, 8);
+  EXPECT_EQ(FieldOf(status), "resume_token_ids");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs sampling.seed"));
+  request.mutable_sampling()->set_seed(0);
+  EXPECT_TRUE(ValidateResume(request, 1.0f, 8).ok());
 }
 
 TEST(ValidateTokenizeTest, NeedsAnInput) {
