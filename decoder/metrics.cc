@@ -101,11 +101,12 @@ struct DecoderMetrics::Handles {
             r.AddHistogram("selfsame_step_requests", "Requests in a step.", CountBounds())),
         step_time(
             r.AddHistogram("selfsame_step_seconds", "A step's forward pass.", DurationBounds())),
-        waiting_steps(
-            r.AddCounter("selfsame_steps_waiting_for_verdict_total",
-                         "Turns in which nothing ran although ordinary requests were there.")),
-        waiting_rows(r.AddCounter("selfsame_ordinary_rows_waiting_for_verdict_total",
-                                  "Rows that ordinary requests missed for want of a verdict.")),
+        preemptions(r.AddCounter("selfsame_num_preemptions_total",
+                                 "Requests whose KV was taken away, to be computed again.")),
+        waiting_steps(r.AddCounter("selfsame_steps_waited_for_verdict_total",
+                                   "Steps that left ordinary rows out for want of a verdict.")),
+        waiting_rows(r.AddCounter("selfsame_ordinary_rows_waited_for_verdict_total",
+                                  "Ordinary rows that were left out for want of a verdict.")),
         opened(r.AddCounter("selfsame_sessions_opened_total", "Sessions opened.")),
         failovers(r.AddCounter("selfsame_failovers_total",
                                "Sessions opened anew for a request that had lost one.")),
@@ -144,6 +145,7 @@ struct DecoderMetrics::Handles {
   Histogram& step_rows;
   Histogram& step_requests;
   Histogram& step_time;
+  Counter& preemptions;
   Counter& waiting_steps;
   Counter& waiting_rows;
   Counter& opened;
@@ -171,6 +173,9 @@ void DecoderMetrics::OnStats(const EngineStats& stats) {
   handles_->kv_usage.Set(stats.kv_usage);
   handles_->verifiers.Set(stats.verifiers_up);
   handles_->sessions.Set(stats.sessions);
+  // The engine thread alone adds to this counter.
+  const uint64_t known = handles_->preemptions.value();
+  handles_->preemptions.Increment(static_cast<uint64_t>(stats.preemptions) - known);
 }
 
 void DecoderMetrics::OnStep(const StepReport& step) {
@@ -179,8 +184,8 @@ void DecoderMetrics::OnStep(const StepReport& step) {
   handles_->step_time.Observe(Seconds(step.duration));
 }
 
-void DecoderMetrics::OnOrdinaryWait(int32_t request_count, bool is_whole_step) {
-  if (is_whole_step) handles_->waiting_steps.Increment();
+void DecoderMetrics::OnOrdinaryWait(int32_t request_count) {
+  handles_->waiting_steps.Increment();
   handles_->waiting_rows.Increment(static_cast<uint64_t>(request_count));
 }
 

@@ -20,7 +20,7 @@ class DecoderMetrics final : public EngineObserver {
 
   void OnStats(const EngineStats& stats) override;
   void OnStep(const StepReport& step) override;
-  void OnOrdinaryWait(int32_t request_count, bool is_whole_step) override;
+  void OnOrdinaryWait(int32_t request_count) override;
   void OnRefused(bool is_deterministic, absl::StatusCode code) override;
   void OnStarted(bool is_deterministic, std::chrono::nanoseconds queue_time) override;
   void OnTokens(const TokensReport& tokens) override;

@@ -18,7 +18,8 @@ void Earliest(std::optional<SteadyTime>& wake, std::optional<SteadyTime> other) 
 
 EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
                        const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
-                       const std::vector<VerifierLink*>& links)
+                       const std::vector<VerifierLink*>& links,
+                       std::unique_ptr<Scheduler> scheduler)
     : options_(options),
       model_(model),
       tokenizer_(tokenizer),
@@ -27,7 +28,8 @@ EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache&
       blocks_(kv.block_count()),
       runner_(model, kv),
       sessions_(options.sessions, links, policy, observer_),
-      scheduler_(options.scheduler) {}
+      scheduler_(scheduler ? std::move(scheduler)
+                           : std::make_unique<Scheduler>(options.scheduler)) {}
 
 EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped")); }
 
@@ -64,7 +66,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   request.schedule.never_waits = !request.params.is_deterministic;
   request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
   requests_[id] = std::move(owned);
-  scheduler_.Add(&request.schedule);
+  scheduler_->Add(&request.schedule);
 }
 
 void EngineCore::Cancel(uint64_t id) {
@@ -113,7 +115,7 @@ absl::StatusOr<bool> EngineCore::Step() {
   sessions_.ExpireVerdicts(clock_.Now());
   PrepareRequests();
   ASSIGN_OR_RETURN(const bool has_run, RunPass());
-  ReportWaits(has_run);
+  ReportWaits();
   sessions_.CutWindows(clock_.Now());
   return has_run;
 }
@@ -158,7 +160,7 @@ void EngineCore::PrepareRequests() {
 }
 
 absl::StatusOr<bool> EngineCore::RunPass() {
-  const StepPlan plan = scheduler_.Plan();
+  const StepPlan plan = scheduler_->Plan();
   preemptions_ += static_cast<int64_t>(plan.preempted.size());
   for (ScheduledRequest* scheduled : plan.admitted) Admit(*requests_.at(scheduled->id));
   ++step_number_;
@@ -186,16 +188,24 @@ absl::StatusOr<bool> EngineCore::RunPass() {
   return true;
 }
 
-// A step has room for every ordinary request that holds KV, unless the batch is full. And where
-// nothing ran, the KV that ordinary requests wait for is held by requests that wait for verdicts.
-void EngineCore::ReportWaits(bool has_run) {
+// Judged by what is there after the step, not by what the scheduler meant. A batch that is not full
+// has room for every ordinary request that holds KV; one without KV lacks memory, and waits for a
+// verdict if requests that wait for theirs hold some.
+void EngineCore::ReportWaits() {
   if (static_cast<int32_t>(step_rows_.size()) == options_.scheduler.max_batch_size) return;
+  const auto holds_kv = [](const Request& request) {
+    return request.schedule.state->block_count() > 0;
+  };
+  const bool is_kv_idle = std::any_of(requests_.begin(), requests_.end(), [&](const auto& entry) {
+    const Request& request = *entry.second;
+    return request.verification && !request.schedule.is_ready && holds_kv(request);
+  });
   int32_t count = 0;
   for (const auto& [id, request] : requests_) {
     if (request->verification || request->last_step == step_number_) continue;
-    if (!has_run || request->schedule.state->block_count() > 0) ++count;
+    if (is_kv_idle || holds_kv(*request)) ++count;
   }
-  if (count > 0) observer_.OnOrdinaryWait(count, !has_run);
+  if (count > 0) observer_.OnOrdinaryWait(count);
 }
 
 void EngineCore::Admit(Request& request) {
@@ -338,7 +348,7 @@ void EngineCore::Fail(Request& request, const absl::Status& status) {
 
 void EngineCore::Release(Request& request) {
   sessions_.Close(request);
-  scheduler_.Remove(&request.schedule);
+  scheduler_->Remove(&request.schedule);
   requests_.erase(request.id);
 }
 
@@ -354,8 +364,8 @@ std::optional<SteadyTime> EngineCore::NextWake() const {
 
 EngineStats EngineCore::stats() const {
   EngineStats stats;
-  stats.running_requests = scheduler_.running_count();
-  stats.waiting_requests = scheduler_.waiting_count();
+  stats.running_requests = scheduler_->running_count();
+  stats.waiting_requests = scheduler_->waiting_count();
   stats.sessions = sessions_.session_count();
   stats.verifiers_up = sessions_.verifiers_up();
   stats.kv_usage = 1.0 - static_cast<double>(blocks_.free_count()) / blocks_.block_count();

@@ -47,9 +47,11 @@ struct CoreOptions {
 class EngineCore {
  public:
   // All references and links must outlive the core. `kv` is the cache the model runs over.
+  // `scheduler`: null for the core's own.
   EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
              const Tokenizer& tokenizer, WindowPolicy& policy, const Clock& clock,
-             const std::vector<VerifierLink*>& links);
+             const std::vector<VerifierLink*>& links,
+             std::unique_ptr<Scheduler> scheduler = nullptr);
   ~EngineCore();
 
   // Events. Ids of requests are never reused; what is unknown or late is ignored.
@@ -77,7 +79,7 @@ class EngineCore {
   absl::StatusOr<bool> RunPass();
 
   // Tells the observer of ordinary requests that the step left out for want of a verdict.
-  void ReportWaits(bool has_run);
+  void ReportWaits();
   void Admit(Request& request);
   void OpenSession(Request& request);
   void TakeToken(Request& request, const SampledToken& token);
@@ -104,7 +106,7 @@ class EngineCore {
   BlockPool blocks_;
   StepRunner runner_;
   Sessions sessions_;
-  Scheduler scheduler_;
+  std::unique_ptr<Scheduler> scheduler_;
   std::map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<RequestRows> step_rows_;
   uint64_t step_number_ = 0;

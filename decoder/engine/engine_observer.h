@@ -57,9 +57,9 @@ class EngineObserver {
   // After each turn of the engine's loop.
   virtual void OnStats(const EngineStats&) {}
   virtual void OnStep(const StepReport&) {}
-  // Ordinary requests that could have had rows in a step, and had none because a verdict was
-  // missing. `is_whole_step`: nothing ran at all.
-  virtual void OnOrdinaryWait(int32_t /*request_count*/, bool /*is_whole_step*/) {}
+  // Once for a step, if at all: ordinary requests that could have had rows in it, and had none
+  // because a verdict was missing. At least one.
+  virtual void OnOrdinaryWait(int32_t /*request_count*/) {}
 
   // A request that Submit did not take.
   virtual void OnRefused(bool /*is_deterministic*/, absl::StatusCode) {}

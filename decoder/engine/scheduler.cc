@@ -5,6 +5,13 @@
 #include "common/check.h"
 
 namespace selfsame::decoder {
+namespace {
+
+bool Contains(const std::vector<ScheduledRequest*>& requests, const ScheduledRequest* request) {
+  return std::find(requests.begin(), requests.end(), request) != requests.end();
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
   SELFSAME_CHECK(options.max_batch_size > 0 && options.max_batch_size <= options.max_batch_tokens);
@@ -21,9 +28,7 @@ void Scheduler::Remove(ScheduledRequest* request) {
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   ChooseRunning(plan);
-  // Whoever was just preempted would only be admitted again, and preempt the next; but a plan must
-  // not stay empty for that.
-  if (plan.preempted.empty() || plan.rows.empty()) Admit(plan);
+  Admit(plan);
   DistributeRows(plan);
   return plan;
 }
@@ -36,15 +41,7 @@ void Scheduler::ChooseRunning(StepPlan& plan) {
   for (size_t i = 0; i < running_.size() && !IsFull(plan); ++i) {
     ScheduledRequest* request = running_[i];
     if (!request->is_ready) continue;
-    bool has_room = request->state->Reserve(request->length);
-    while (!has_room) {
-      if (!PreemptIdle(request->never_waits, plan)) {
-        ScheduledRequest* youngest = running_.back();
-        Preempt(youngest, plan);
-        if (youngest == request) break;
-      }
-      has_room = request->state->Reserve(request->length);
-    }
+    const bool has_room = MakeRoom(*request, plan);
     // A preempted request may have stood before this one.
     i = static_cast<size_t>(std::find(running_.begin(), running_.end(), request) -
                             running_.begin());
@@ -52,25 +49,44 @@ void Scheduler::ChooseRunning(StepPlan& plan) {
   }
 }
 
+bool Scheduler::MakeRoom(ScheduledRequest& request, StepPlan& plan) {
+  while (!request.state->Reserve(request.length)) {
+    ScheduledRequest* const youngest = running_.back();
+    if (PreemptIdle(request.never_waits || youngest->never_waits, plan)) continue;
+    Preempt(youngest, plan);
+    if (youngest == &request) return false;
+  }
+  return true;
+}
+
+// Nobody overtakes the first that lacks room, however little it needs itself. So those behind it
+// that never wait must not wait with it for idle requests' room, nor may the device.
 void Scheduler::Admit(StepPlan& plan) {
-  for (auto it = waiting_.begin(); it != waiting_.end() && !IsFull(plan);) {
-    ScheduledRequest* request = *it;
-    if (!request->is_ready) {
-      ++it;
+  // Whoever was just preempted would only be admitted again, and preempt the next; but a plan must
+  // not stay empty for that.
+  const std::vector<ScheduledRequest*> excluded =
+      plan.rows.empty() ? std::vector<ScheduledRequest*>() : plan.preempted;
+  bool is_any_excluded = false;
+  for (size_t i = 0; i < waiting_.size() && !IsFull(plan);) {
+    ScheduledRequest* const request = waiting_[i];
+    if (request->is_ready && Contains(excluded, request)) {
+      if (request->never_waits) return;  // no idle request holds room any more
+      is_any_excluded = true;
+    }
+    if (!request->is_ready || (is_any_excluded && !request->never_waits)) {
+      ++i;
       continue;
     }
-    const auto index = it - waiting_.begin();
-    const size_t waiting_before = waiting_.size();
+    const bool takes_any =
+        plan.rows.empty() || std::any_of(waiting_.begin(), waiting_.end(),
+                                         [](const auto* other) { return other->never_waits; });
     while (!request->state->Reserve(request->length)) {
-      // Nobody overtakes the head of the queue, however little room it needs. So those behind it
-      // that never wait must not wait with it, nor may the device.
-      const bool takes_any =
-          plan.rows.empty() || std::any_of(waiting_.begin(), waiting_.end(),
-                                           [](const auto* other) { return other->never_waits; });
       if (!PreemptIdle(takes_any, plan)) return;
     }
-    it = waiting_.begin() + index + static_cast<int64_t>(waiting_.size() - waiting_before);
-    it = waiting_.erase(it);
+    // Preempted requests may have come before it.
+    const auto place = std::find(waiting_.begin(), waiting_.end(), request);
+    i = static_cast<size_t>(place - waiting_.begin());
+    waiting_.erase(place);
     running_.push_back(request);
     plan.admitted.push_back(request);
     std::erase(plan.preempted, request);

@@ -49,18 +49,21 @@ struct StepPlan {
 // Order is first come, first served. Admission needs room for every token known; when room runs
 // short later, the request admitted last loses its state and waits at the head of the queue, and is
 // recomputed. The oldest always has room, if memory holds one request of full length, so that all
-// finish.
+// finish. A request that never waits loses its state only after all those that are not ready.
+//
+// Virtual so that a test can put a worse one in its place.
 class Scheduler {
  public:
   // REQUIRES: 0 < max_batch_size <= max_batch_tokens.
   explicit Scheduler(const SchedulerOptions& options);
+  virtual ~Scheduler() = default;
 
-  void Add(ScheduledRequest* request);
+  virtual void Add(ScheduledRequest* request);
   // Frees the request's state. REQUIRES: added, not removed.
   void Remove(ScheduledRequest* request);
 
   // Chooses the next step. Empty when no request is ready, or none of the ready has room.
-  StepPlan Plan();
+  virtual StepPlan Plan();
 
   int32_t waiting_count() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t running_count() const { return static_cast<int32_t>(running_.size()); }
@@ -68,6 +71,8 @@ class Scheduler {
  private:
   // Each of the running that is ready takes part, oldest first, as far as the batch goes.
   void ChooseRunning(StepPlan& plan);
+  // Takes from others what a running request lacks. False when it has lost its own state instead.
+  bool MakeRoom(ScheduledRequest& request, StepPlan& plan);
   void Admit(StepPlan& plan);
   // One row for each, and what is left of the budget to those that prefill.
   void DistributeRows(StepPlan& plan) const;

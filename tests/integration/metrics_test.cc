@@ -149,11 +149,16 @@ Figures Count(const std::vector<GenerateResult>& results) {
 
 class MetricsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const std::vector<std::string> flags = {"--metrics_listen=127.0.0.1:0"};
+  void SetUp() override { Start({}); }
+
+  void Start(std::vector<std::string> decoder_flags) {
+    prometheus_.reset();
+    cluster_.reset();
+    const std::string flag = "--metrics_listen=127.0.0.1:0";
+    decoder_flags.push_back(flag);
     auto cluster = Cluster::Start({.model_dir = model_.path(),
-                                   .decoder_flags = flags,
-                                   .verifier_flags = flags,
+                                   .decoder_flags = decoder_flags,
+                                   .verifier_flags = {flag},
                                    .other_verifiers = {}});
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
@@ -209,8 +214,8 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
   p.Expect("selfsame_num_requests_waiting", 0);
   p.Expect("selfsame_sessions", 0);
   p.Expect("selfsame_verifiers_up", 1);
-  p.Expect("selfsame_steps_waiting_for_verdict_total", 0);
-  p.Expect("selfsame_ordinary_rows_waiting_for_verdict_total", 0);
+  p.Expect("selfsame_steps_waited_for_verdict_total", 0);
+  p.Expect("selfsame_ordinary_rows_waited_for_verdict_total", 0);
   p.ExpectPositive("selfsame_step_rows_count");
 
   p.Expect(absl::StrCat("selfsame_verifier_info{fingerprint=\"",
@@ -228,6 +233,20 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
       0);
   p.Expect(absl::StrCat("selfsame_verifier_rows_total{kind=\"prefill\"} >= bool ", a.prompt_tokens),
            1);
+}
+
+// Half of the load is deterministic, and there is too little memory for all.
+TEST_F(MetricsTest, NoOrdinaryRowWaitsForAVerdictUnderLoad) {
+  Start({"--kv_size_mb=1"});
+  auto requests = MakeRequests(48, 200);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].set_is_deterministic(i % 2 == 0);
+  const Figures seen = Count(ServeAll(cluster_->client(), requests, ArrivalOrder(48, 7), 48));
+  ASSERT_GT(seen.windows, 24);
+  Prometheus& p = *prometheus_;
+  p.Expect("selfsame_requests_total{outcome=\"ok\",is_deterministic=\"false\"}", 24);
+  p.ExpectPositive("selfsame_num_preemptions_total");
+  p.Expect("selfsame_steps_waited_for_verdict_total", 0);
+  p.Expect("selfsame_ordinary_rows_waited_for_verdict_total", 0);
 }
 
 TEST_F(MetricsTest, CancelsAndRefusalsHaveTheirOutcome) {

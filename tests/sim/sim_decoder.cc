@@ -33,7 +33,19 @@ class RandomWindowPolicy final : public decoder::WindowPolicy {
 
 SimDecoder::SimDecoder(World& world, int index, const DecoderSetup& setup,
                        const Tokenizer& tokenizer, Random random)
-    : world_(world), index_(index), setup_(setup), tokenizer_(tokenizer), random_(random) {}
+    : world_(world),
+      index_(index),
+      setup_(setup),
+      tokenizer_(tokenizer),
+      random_(random),
+      observer_(world, index) {
+  setup_.core.observer = &observer_;
+}
+
+void SimDecoder::WaitObserver::OnOrdinaryWait(int32_t request_count) {
+  world_.Fail(absl::StrCat("decoder ", index_, ": ", request_count,
+                           " ordinary requests waited for a verdict"));
+}
 
 void SimDecoder::Start(const std::vector<decoder::VerifierLink*>& links) {
   links_ = links;

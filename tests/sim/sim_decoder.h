@@ -62,12 +62,24 @@ class SimDecoder {
   void ScheduleStep(SteadyTime time);
   void Step();
 
+  // No ordinary row may wait for a verdict.
+  class WaitObserver final : public decoder::EngineObserver {
+   public:
+    WaitObserver(World& world, int index) : world_(world), index_(index) {}
+    void OnOrdinaryWait(int32_t request_count) override;
+
+   private:
+    World& world_;
+    const int index_;
+  };
+
   World& world_;
   const int index_;
-  const DecoderSetup setup_;
+  DecoderSetup setup_;
   const Tokenizer& tokenizer_;
   Random random_;
   std::vector<decoder::VerifierLink*> links_;
+  WaitObserver observer_;
 
   ProposalLog proposals_;
   std::unique_ptr<SimModel> model_;

@@ -30,7 +30,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     std::chrono::milliseconds verdict_timeout{1000000};
   };
 
-  void Create(Setup setup) {
+  void Create(Setup setup, std::unique_ptr<Scheduler> scheduler = nullptr) {
     state_ = setup.seed;
     core_.reset();
     verifiers_.clear();
@@ -58,7 +58,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
                          .verdict_timeout = setup.verdict_timeout},
             .max_inflight_windows = 3,
             .observer = setup.observer},
-        *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links);
+        *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links, std::move(scheduler));
     if (!setup.is_connected) return;
     for (auto& verifier : verifiers_) verifier->Connect();
   }

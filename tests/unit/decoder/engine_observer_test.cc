@@ -18,9 +18,9 @@ class CountingObserver final : public EngineObserver {
     EXPECT_GE(step.row_count, step.request_count);
     EXPECT_GT(step.request_count, 0);
   }
-  void OnOrdinaryWait(int32_t request_count, bool is_whole_step) override {
+  void OnOrdinaryWait(int32_t request_count) override {
     waiting_rows += request_count;
-    waiting_steps += is_whole_step ? 1 : 0;
+    ++waiting_steps;
   }
   void OnStarted(bool, std::chrono::nanoseconds) override { ++started; }
   void OnTokens(const TokensReport& report) override {
@@ -133,6 +133,63 @@ TEST_F(EngineObserverTest, AnOrdinaryRequestWaitsForNoVerdictWhenKvIsShort) {
   EXPECT_EQ(observer_.waiting_steps, 0);
   EXPECT_EQ(observer_.waiting_rows, 0);
   RunAll({holder, waiting});
+}
+
+// Treats ordinary requests as those that may wait for memory that waits for verdicts.
+class WaitingScheduler final : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+  void Add(ScheduledRequest* request) override {
+    request->never_waits = false;
+    Scheduler::Add(request);
+  }
+};
+
+// Runs ordinary requests only in every other step.
+class HesitantScheduler final : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+  StepPlan Plan() override {
+    StepPlan plan = Scheduler::Plan();
+    if (++count_ % 2 == 0) {
+      std::erase_if(plan.rows, [](const auto& rows) { return rows.request->never_waits; });
+    }
+    return plan;
+  }
+
+ private:
+  int count_ = 0;
+};
+
+TEST_F(EngineObserverTest, AnOrdinaryRequestThatLacksAnIdleOnesMemoryIsCounted) {
+  Create({.kv_block_count = 9, .observer = &observer_},
+         std::make_unique<WaitingScheduler>(
+             SchedulerOptions{.max_batch_tokens = kTestMaxRows, .max_batch_size = 8}));
+  const auto holder = Submit(TestRequest(0, 60));
+  for (int i = 0; i < 100; ++i) StepCore();
+  GenerationRequest request = TestRequest(1, 40);
+  request.is_deterministic = false;
+  request.prompt_token_ids.assign(4, 7);
+  const auto running = Submit(request);
+  StepCore();
+  ASSERT_EQ(observer_.waiting_rows, 0);
+  request.prompt_token_ids.assign(100, 7);
+  const auto waiting = Submit(request);
+  StepCore();
+  StepCore();
+  EXPECT_EQ(observer_.waiting_rows, 2);
+  EXPECT_EQ(observer_.waiting_steps, 2);
+}
+
+TEST_F(EngineObserverTest, AnOrdinaryRequestThatIsHeldBackIsCounted) {
+  Create({.observer = &observer_}, std::make_unique<HesitantScheduler>(SchedulerOptions{
+                                       .max_batch_tokens = kTestMaxRows, .max_batch_size = 8}));
+  GenerationRequest request = TestRequest(1, 40);
+  request.is_deterministic = false;
+  const auto sinks = std::vector{Submit(request), Submit(request)};
+  for (int i = 0; i < 20; ++i) StepCore();
+  EXPECT_EQ(observer_.waiting_rows, 20);
+  EXPECT_EQ(observer_.waiting_steps, 10);
 }
 
 }  // namespace

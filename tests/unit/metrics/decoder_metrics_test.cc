@@ -91,10 +91,16 @@ TEST_F(DecoderMetricsTest, VerdictsAreToldApart) {
 }
 
 TEST_F(DecoderMetricsTest, MissedRowsAndStepsAreCountedApart) {
-  metrics_.OnOrdinaryWait(3, false);
-  metrics_.OnOrdinaryWait(2, true);
-  EXPECT_EQ(Count("selfsame_ordinary_rows_waiting_for_verdict_total"), 5u);
-  EXPECT_EQ(Count("selfsame_steps_waiting_for_verdict_total"), 1u);
+  metrics_.OnOrdinaryWait(3);
+  metrics_.OnOrdinaryWait(2);
+  EXPECT_EQ(Count("selfsame_ordinary_rows_waited_for_verdict_total"), 5u);
+  EXPECT_EQ(Count("selfsame_steps_waited_for_verdict_total"), 2u);
+}
+
+TEST_F(DecoderMetricsTest, PreemptionsAreThoseOfTheEngine) {
+  metrics_.OnStats({.preemptions = 3});
+  metrics_.OnStats({.preemptions = 5});
+  EXPECT_EQ(Count("selfsame_num_preemptions_total"), 5u);
 }
 
 }  // namespace
