@@ -91,6 +91,7 @@ class AnswerBuilder {
         return AddChunk(response.chunk());
       case v1::GenerateResponse::kComplete:
         return AddComplete(response.complete());
+      case v1::GenerateResponse::kRetract:  // candidates were not asked for
       case v1::GenerateResponse::EVENT_NOT_SET:
         break;
     }

@@ -89,6 +89,9 @@ void AddResponse(const v1::GenerateResponse& response, GenerateResult& answer) {
       if (answer.complete.has_value()) answer.violation = "complete twice";
       answer.complete = response.complete();
       break;
+    case v1::GenerateResponse::kRetract:
+      answer.violation = "a retraction without candidates";
+      break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       answer.violation = "an empty response";
       break;
