@@ -49,6 +49,9 @@ std::vector<PlannedRequest> PlanLoad(const LoadOptions& options) {
     request.temperature = static_cast<float>(options.temperature);
     request.seed = random.Next();
     request.ignore_eos = true;  // so that the lengths are those asked for
+    if (options.cancel_share > 0 && random.Fraction() < options.cancel_share) {
+      request.cancel_after_tokens = static_cast<int32_t>(random.Below(*request.max_tokens));
+    }
   }
   return plan;
 }

@@ -25,6 +25,7 @@ struct LoadOptions {
   // one ends.
   double rate = 0.0;
   double deterministic_share = 0.5;
+  double cancel_share = 0.0;  // of requests that are cancelled before or while they generate
   Range prompt_tokens{128, 128};
   Range output_tokens{128, 128};
   double temperature = 0.0;

@@ -128,9 +128,10 @@ std::string ToTable(const LoadResult& result) {
   AppendRow(table, "deterministic", Deterministic(result), result.seconds);
   AppendRow(table, "ordinary", Ordinary(result), result.seconds);
   AppendRow(table, "all", All(result), result.seconds);
-  absl::StrAppendFormat(&table, "%.1f s, %.2f requests a second, %d failed\n", result.seconds,
+  absl::StrAppendFormat(&table, "%.1f s, %.2f requests a second, %d cancelled, %d failed\n",
+                        result.seconds,
                         PerSecond(static_cast<int64_t>(result.samples.size()), result.seconds),
-                        result.errors);
+                        result.cancelled, result.errors);
   return table;
 }
 
@@ -140,6 +141,7 @@ std::string ToJson(const LoadResult& result, const std::string& command_line,
                      {"date", date},
                      {"seconds", result.seconds},
                      {"errors", result.errors},
+                     {"cancelled", result.cancelled},
                      {"all", SummaryToJson(All(result), result.seconds)},
                      {"deterministic", SummaryToJson(Deterministic(result), result.seconds)},
                      {"ordinary", SummaryToJson(Ordinary(result), result.seconds)}};

@@ -19,6 +19,8 @@ struct LoadSample {
   int32_t rollbacks = 0;
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
+  size_t plan_index = 0;
+  std::vector<int32_t> token_ids;
 };
 
 LoadSample ToSample(const client::Answer& answer, bool is_deterministic,
@@ -27,6 +29,7 @@ LoadSample ToSample(const client::Answer& answer, bool is_deterministic,
 struct LoadResult {
   std::vector<LoadSample> samples;
   int64_t errors = 0;
+  int64_t cancelled = 0;  // as planned
   double seconds = 0.0;
 };
 

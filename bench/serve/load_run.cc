@@ -44,6 +44,10 @@ class LoadRunner {
       const MutexLock lock(mutex_);
       if (answer.ok()) {
         result_.samples.push_back(ToSample(*answer, planned.request.is_deterministic, arrival));
+        result_.samples.back().plan_index = i;
+        result_.samples.back().token_ids = answer->token_ids;
+      } else if (planned.request.cancel_after_tokens && absl::IsCancelled(answer.status())) {
+        ++result_.cancelled;
       } else if (++result_.errors <= kReportedFailures) {
         std::fprintf(stderr, "request %zu failed: %s\n", i, answer.status().ToString().c_str());
       }

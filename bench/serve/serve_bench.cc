@@ -12,6 +12,7 @@
 #include "bench/serve/load_plan.h"
 #include "bench/serve/load_report.h"
 #include "bench/serve/load_run.h"
+#include "bench/serve/recording.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "decoder/client/files.h"
@@ -31,6 +32,7 @@ struct Flags {
   std::string prompt_tokens = "128";
   std::string output_tokens = "128";
   std::optional<std::string> json;
+  std::optional<std::string> record;
 };
 
 void AddFlags(client::FlagParser& parser, Flags& flags) {
@@ -45,11 +47,15 @@ void AddFlags(client::FlagParser& parser, Flags& flags) {
              "arrivals a second, of a Poisson process; 0: a closed loop. Needs a --concurrency "
              "above what will be in flight");
   parser.Add("deterministic_share", &flags.load.deterministic_share, "from 0 to 1");
+  parser.Add("cancel_share", &flags.load.cancel_share,
+             "from 0 to 1: requests cancelled at a random token");
   parser.Add("prompt_tokens", &flags.prompt_tokens, "COUNT or MINIMUM:MAXIMUM");
   parser.Add("output_tokens", &flags.output_tokens, "COUNT or MINIMUM:MAXIMUM");
   parser.Add("temperature", &flags.load.temperature, "0: greedy");
   parser.Add("seed", &flags.load.seed, "decides lengths, prompts, order and arrivals");
   parser.Add("json", &flags.json, "file to write the figures to");
+  parser.Add("record", &flags.record,
+             "file to write the deterministic requests and their answers to, for verify_load");
 }
 
 absl::Status Validate(Flags& flags) {
@@ -66,6 +72,9 @@ absl::Status Validate(Flags& flags) {
   if (!(flags.load.deterministic_share >= 0 && flags.load.deterministic_share <= 1)) {
     return InvalidArgumentError("--deterministic_share", "must be from 0 to 1");
   }
+  if (!(flags.load.cancel_share >= 0 && flags.load.cancel_share <= 1)) {
+    return InvalidArgumentError("--cancel_share", "must be from 0 to 1");
+  }
   ASSIGN_OR_RETURN(flags.load.prompt_tokens, ParseRange("--prompt_tokens", flags.prompt_tokens));
   ASSIGN_OR_RETURN(flags.load.output_tokens, ParseRange("--output_tokens", flags.output_tokens));
   return absl::OkStatus();
@@ -77,7 +86,12 @@ absl::StatusOr<LoadResult> Run(Flags& flags) {
   ASSIGN_OR_RETURN(const client::ServerInfo info, server->GetServerInfo());
   if (info.vocab_size < 1) return InternalError("the server reports an empty vocabulary");
   flags.load.vocab_size = info.vocab_size;
-  return RunLoad(*server, PlanLoad(flags.load), flags.concurrency, flags.duration_s);
+  const std::vector<PlannedRequest> plan = PlanLoad(flags.load);
+  LoadResult result = RunLoad(*server, plan, flags.concurrency, flags.duration_s);
+  if (flags.record) {
+    RETURN_IF_ERROR(client::WriteTextFile(*flags.record, WriteRecording(plan, result)));
+  }
+  return result;
 }
 
 int Fail(const absl::Status& status) {

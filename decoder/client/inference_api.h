@@ -39,6 +39,8 @@ struct Request {
   bool is_deterministic = false;
   bool logprobs = false;
   std::optional<std::string> expected_fingerprint;
+  // Cancels the call once this many output tokens have come; Generate then returns CANCELLED.
+  std::optional<int32_t> cancel_after_tokens;
 };
 
 enum class FinishReason { kStop, kLength };

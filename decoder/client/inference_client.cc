@@ -98,6 +98,8 @@ class AnswerBuilder {
     return InternalError("the server sent an event this client does not know");
   }
 
+  size_t token_count() const { return answer_.token_ids.size(); }
+
   absl::StatusOr<Answer> Finish() {
     if (!completed_) return InternalError("the server ended the stream without a Complete event");
     return std::move(answer_);
@@ -213,7 +215,13 @@ class InferenceClient : public InferenceApi {
     auto reader = stub_->Generate(&context, message);
     v1::GenerateResponse response;
     absl::Status broken;
-    while (broken.ok() && reader->Read(&response)) broken = builder.Add(response);
+    while (broken.ok() && reader->Read(&response)) {
+      broken = builder.Add(response);
+      if (broken.ok() && request.cancel_after_tokens &&
+          builder.token_count() >= static_cast<size_t>(*request.cancel_after_tokens)) {
+        broken = CancelledError("the client asked for no more tokens");
+      }
+    }
     if (!broken.ok()) context.TryCancel();
     const grpc::Status status = reader->Finish();
     RETURN_IF_ERROR(broken);

@@ -35,6 +35,21 @@ TEST(LoadRunTest, CountsFailuresAndGoesOn) {
   EXPECT_EQ(result.samples.size(), 30u);
 }
 
+TEST(LoadRunTest, CountsPlannedCancelsApartFromFailures) {
+  client::FakeServer server([](const client::Request& request, client::Answer answer,
+                               int index) -> absl::StatusOr<client::Answer> {
+    if (request.cancel_after_tokens || index == 0) return CancelledError("cancelled");
+    return answer;
+  });
+  std::vector<PlannedRequest> plan = MakePlan(40, 0.0);
+  for (size_t i = 0; i < plan.size(); i += 4) plan[i].request.cancel_after_tokens = 3;
+  plan[0].request.cancel_after_tokens.reset();
+  const LoadResult result = RunLoad(server, plan, 1, 0.0);
+  EXPECT_EQ(result.cancelled, 9);
+  EXPECT_EQ(result.errors, 1);
+  EXPECT_EQ(result.samples.size(), 30u);
+}
+
 TEST(LoadRunTest, SendsNothingThatArrivesAfterTheEnd) {
   client::FakeServer server;
   const std::vector<PlannedRequest> plan = MakePlan(1000, 1000.0);
