@@ -20,7 +20,7 @@ struct LoadSample {
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
   size_t plan_index = 0;
-  std::vector<int32_t> token_ids;
+  std::vector<int32_t> token_ids = {};
 };
 
 LoadSample ToSample(const client::Answer& answer, bool is_deterministic,

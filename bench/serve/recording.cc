@@ -47,13 +47,16 @@ std::string WriteRecording(const std::vector<PlannedRequest>& plan, const LoadRe
                         {"prompt_token_ids", std::get<std::vector<int32_t>>(planned.request.input)},
                         {"output_token_ids", sample->token_ids}});
   }
-  return Json{{"requests", std::move(requests)}}.dump() + "\n";
+  Json recording = Json::object();
+  recording["requests"] = std::move(requests);
+  return recording.dump() + "\n";
 }
 
 absl::StatusOr<std::vector<RecordedRequest>> ReadRecording(std::string_view text) {
   try {
     std::vector<RecordedRequest> requests;
-    for (const Json& json : Json::parse(text).at("requests")) {
+    const Json recording = Json::parse(text);
+    for (const Json& json : recording.at("requests")) {
       RecordedRequest request = FromJson(json);
       if (request.prompt_token_ids.empty() || request.output_token_ids.empty()) {
         return InvalidArgumentError("recording", "has a request without tokens");

@@ -33,6 +33,7 @@ struct Flags {
   std::string output_tokens = "128";
   std::optional<std::string> json;
   std::optional<std::string> record;
+  bool flag_off = false;
 };
 
 void AddFlags(client::FlagParser& parser, Flags& flags) {
@@ -49,6 +50,9 @@ void AddFlags(client::FlagParser& parser, Flags& flags) {
   parser.Add("deterministic_share", &flags.load.deterministic_share, "from 0 to 1");
   parser.Add("cancel_share", &flags.load.cancel_share,
              "from 0 to 1: requests cancelled at a random token");
+  parser.Add("flag_off", &flags.flag_off,
+             "send every request as an ordinary one; the figures still tell apart those that "
+             "--deterministic_share would have made deterministic");
   parser.Add("prompt_tokens", &flags.prompt_tokens, "COUNT or MINIMUM:MAXIMUM");
   parser.Add("output_tokens", &flags.output_tokens, "COUNT or MINIMUM:MAXIMUM");
   parser.Add("temperature", &flags.load.temperature, "0: greedy");
@@ -87,7 +91,14 @@ absl::StatusOr<LoadResult> Run(Flags& flags) {
   if (info.vocab_size < 1) return InternalError("the server reports an empty vocabulary");
   flags.load.vocab_size = info.vocab_size;
   const std::vector<PlannedRequest> plan = PlanLoad(flags.load);
-  LoadResult result = RunLoad(*server, plan, flags.concurrency, flags.duration_s);
+  std::vector<PlannedRequest> sent = plan;
+  for (PlannedRequest& planned : sent) {
+    if (flags.flag_off) planned.request.is_deterministic = false;
+  }
+  LoadResult result = RunLoad(*server, sent, flags.concurrency, flags.duration_s);
+  for (LoadSample& sample : result.samples) {
+    sample.is_deterministic = plan[sample.plan_index].request.is_deterministic;
+  }
   if (flags.record) {
     RETURN_IF_ERROR(client::WriteTextFile(*flags.record, WriteRecording(plan, result)));
   }

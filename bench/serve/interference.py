@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""What deterministic neighbours cost an ordinary request.
+
+For each share of deterministic requests, in turns: (a) the trace as it is, and (b) the same trace
+with every flag off, while the verifier's work of (a) runs detached: verify_load plays it to the
+verifier from a recording. Both runs so put the same load on the machine, and what is left is what
+the decoder does for verification. Prints, for each share, the median over the rounds of the P50
+time per output token of the requests that are ordinary in (a), and their ratio.
+
+Usage: bench/serve/interference.py [--bin_dir=DIR] [--model_dir=DIR] [--decoder_cpus=0-3
+           --verifier_cpus=4-7] [--rounds=5] [--requests=200] [--rate=20]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+from services import Service, binary
+
+WAITED = ("selfsame_steps_waited_for_verdict_total",
+          "selfsame_ordinary_rows_waited_for_verdict_total")
+
+
+def load_command(arguments, address, share, seed, figures, record=None):
+    command = [binary(arguments.bin_dir, "serve_bench"), f"--server={address}",
+               f"--requests={arguments.requests}", f"--rate={arguments.rate}",
+               "--concurrency=256", f"--seed={seed}", f"--deterministic_share={share}",
+               f"--prompt_tokens={arguments.prompt_tokens}",
+               f"--output_tokens={arguments.output_tokens}", f"--json={figures}"]
+    if record:
+        command.append(f"--record={record}")
+    return command
+
+
+def ordinary_p50(figures):
+    with open(figures, encoding="utf-8") as file:
+        return json.load(file)["ordinary"]["time_per_output_token_ms"]["p50"]
+
+
+def measure(arguments, decoder, verifier, share, seed, folder):
+    """P50 of (a) and of (b), in milliseconds."""
+    figures, record = os.path.join(folder, "figures.json"), os.path.join(folder, "record.json")
+    subprocess.run(load_command(arguments, decoder.address, share, seed, figures, record),
+                   check=True, stdout=subprocess.DEVNULL)
+    attached = ordinary_p50(figures)
+    with open(os.path.join(arguments.model_dir, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    replay = subprocess.Popen(
+        [binary(arguments.bin_dir, "verify_load"), f"--verifier={verifier.address}",
+         f"--replay={record}", f"--vocab_size={config['vocab_size']}",
+         f"--context_limit={arguments.context_limit}"], stdout=subprocess.DEVNULL)
+    # The flag is off, and the figures of "ordinary" still leave out what is deterministic in (a).
+    command = load_command(arguments, decoder.address, share, seed, figures) + ["--flag_off"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if replay.wait() != 0:
+        raise SystemExit("verify_load failed")
+    return attached, ordinary_p50(figures)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin_dir", default="build/release/bin")
+    parser.add_argument("--model_dir", default="tests/data/tiny-kjv")
+    parser.add_argument("--context_limit", type=int, default=512)
+    parser.add_argument("--shares", default="0,0.1,0.5")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=20)
+    parser.add_argument("--prompt_tokens", default="32:96")
+    parser.add_argument("--output_tokens", default="64:192")
+    parser.add_argument("--decoder_cpus")
+    parser.add_argument("--verifier_cpus")
+    parser.add_argument("--threads", type=int, default=0)
+    arguments = parser.parse_args()
+    flags = [f"--model_dir={arguments.model_dir}", f"--threads={arguments.threads}",
+             f"--context_limit={arguments.context_limit}"]
+    verifier = Service(binary(arguments.bin_dir, "selfsame-verifier"), flags,
+                       arguments.verifier_cpus)
+    decoder = Service(binary(arguments.bin_dir, "selfsame-decoder"),
+                      [*flags, f"--verifiers={verifier.address}"], arguments.decoder_cpus)
+    print("| deterministic share | with the flag, P50 ms a token | flag off, equal verifier load "
+          "detached | ratio of medians | ratios of the rounds |")
+    print("|---|---|---|---|---|")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(arguments, decoder, verifier, 0.5, 0, folder)  # warms both up
+            for share in arguments.shares.split(","):
+                rounds = [measure(arguments, decoder, verifier, share, seed + 1, folder)
+                          for seed in range(arguments.rounds)]
+                attached = statistics.median(pair[0] for pair in rounds)
+                detached = statistics.median(pair[1] for pair in rounds)
+                ratios = ", ".join(f"{a / b:.3f}" for a, b in rounds)
+                print(f"| {float(share):.0%} | {attached:.3f} | {detached:.3f} | "
+                      f"{attached / detached:.3f} | {ratios} |", flush=True)
+        print("\nSteps and ordinary rows that waited for a verdict: " +
+              ", ".join(f"{decoder.metric(name):.0f}" for name in WAITED))
+    finally:
+        decoder.stop()
+        verifier.stop()
+
+
+if __name__ == "__main__":
+    main()
