@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,7 +31,11 @@
 #include "decoder/verifier_client.h"
 #include "kernels/backend.h"
 
-ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
+ABSL_FLAG(std::string, model_dir, "",
+          "Hugging Face model directory. Required, but for the tokeniser of a synthetic model.");
+ABSL_FLAG(std::string, load_format, "safetensors",
+          "safetensors, or synthetic:SHAPE:SEED[:gain=G][:beta=B] for weights made from a seed in "
+          "the shape of a real model: 8b, 3b or tiny.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
           "HOST:PORT to serve on; port 0 takes a free one.");
 ABSL_FLAG(
@@ -77,9 +80,6 @@ absl::Status CheckFlags() {
                         int64_t maximum) {
     return CheckFlagRange(name, absl::GetFlag(flag), minimum, maximum);
   };
-  if (absl::GetFlag(FLAGS_model_dir).empty()) {
-    return InvalidArgumentError("--model_dir", "is required");
-  }
   RETURN_IF_ERROR(check("--threads", FLAGS_threads, 0, kMaxThreads));
   RETURN_IF_ERROR(check("--kv_size_mb", FLAGS_kv_size_mb, 1, kMaxKvSizeMb));
   RETURN_IF_ERROR(check("--max_batch_size", FLAGS_max_batch_size, 1, kMaxBatchSize));
@@ -110,19 +110,19 @@ absl::Status CheckVerifierAddresses(const std::vector<std::string>& addresses) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& model_dir,
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const ModelSource& source,
                                                          const ModelConfig& config) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
+  if (source.has_byte_tokenizer()) return Tokenizer::CreateForBytes();
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(source.model_dir));
   if (tokenizer->vocab_size() > config.vocab_size) {
-    return FileError(model_dir,
+    return FileError(source.model_dir,
                      absl::StrCat("tokenizer.json has ", tokenizer->vocab_size(),
-                                  " token ids, config.json's vocab_size is ", config.vocab_size));
+                                  " token ids, the model's vocab_size is ", config.vocab_size));
   }
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
-                                                 int32_t context_limit) {
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, int32_t context_limit) {
   const PassLimits limits = {.max_rows = absl::GetFlag(FLAGS_max_batch_tokens),
                              .max_logit_rows = absl::GetFlag(FLAGS_max_batch_size),
                              .context_limit = context_limit};
@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                               .max_logit_rows = limits.max_logit_rows,
                               .class_slack = absl::GetFlag(FLAGS_class_slack),
                               .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(model_dir, limits, std::move(ops)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(source, limits, std::move(ops)));
   RETURN_IF_ERROR(model->WarmUp());
   return model;
 }
@@ -207,6 +207,8 @@ ServiceOptions DescribeService(const Model& model, const Tokenizer& tokenizer) {
 }
 
 absl::Status Serve(ShutdownSignal& shutdown) {
+  ASSIGN_OR_RETURN(const ModelSource source, ParseModelSource(absl::GetFlag(FLAGS_model_dir),
+                                                              absl::GetFlag(FLAGS_load_format)));
   RETURN_IF_ERROR(CheckFlags());
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_verifiers);
   RETURN_IF_ERROR(CheckVerifierAddresses(addresses));
@@ -214,16 +216,15 @@ absl::Status Serve(ShutdownSignal& shutdown) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics_server,
                    ServeMetrics(absl::GetFlag(FLAGS_metrics_listen), registry));
   DecoderMetrics metrics(registry);
-  const std::string model_dir = absl::GetFlag(FLAGS_model_dir);
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(source));
   ASSIGN_OR_RETURN(
       const int32_t context_limit,
       ResolveContextLimit(absl::GetFlag(FLAGS_context_limit), config.max_position_embeddings));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(model_dir, config));
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(model_dir, context_limit));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(source, config));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(source, context_limit));
 
   ServiceOptions service_options = DescribeService(*model, *tokenizer);
-  service_options.model = std::filesystem::weakly_canonical(model_dir).filename().string();
+  service_options.model = source.Name();
   service_options.arithmetic = model->ops().ArithmeticId();
   const auto clients = CreateVerifierClients(addresses, service_options.limits);
   std::vector<VerifierClient*> client_views;

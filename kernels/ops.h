@@ -20,6 +20,7 @@
 #include "common/token_logprob.h"
 #include "kernels/bfloat16.h"
 #include "kernels/schedule.h"
+#include "kernels/synthetic.h"
 
 namespace selfsame {
 
@@ -147,6 +148,9 @@ class Ops {
   // cols.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackMatrix(
       std::span<const MatrixPart> parts) = 0;
+  // The same of parts that are computed where they are needed.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> GenerateMatrix(
+      std::span<const SyntheticPart> parts) = 0;
 
   virtual void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) = 0;

@@ -28,7 +28,11 @@
 #include "verifier/metrics.h"
 #include "verifier/service.h"
 
-ABSL_FLAG(std::string, model_dir, "", "Hugging Face model directory. Required.");
+ABSL_FLAG(std::string, model_dir, "",
+          "Hugging Face model directory. Required, but for the tokeniser of a synthetic model.");
+ABSL_FLAG(std::string, load_format, "safetensors",
+          "safetensors, or synthetic:SHAPE:SEED[:gain=G][:beta=B] for weights made from a seed in "
+          "the shape of a real model: 8b, 3b or tiny.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50052",
           "HOST:PORT to serve on; port 0 takes a free one.");
 ABSL_FLAG(std::string, metrics_listen, "",
@@ -56,13 +60,12 @@ constexpr char kProgram[] = "selfsame-verifier";
 constexpr std::chrono::milliseconds kFlushTime{2000};
 
 absl::StatusOr<StartupOptions> OptionsFromFlags() {
-  if (absl::GetFlag(FLAGS_model_dir).empty()) {
-    return InvalidArgumentError("--model_dir", "is required");
-  }
+  ASSIGN_OR_RETURN(ModelSource source, ParseModelSource(absl::GetFlag(FLAGS_model_dir),
+                                                        absl::GetFlag(FLAGS_load_format)));
   RETURN_IF_ERROR(ParseHostPort("--listen", absl::GetFlag(FLAGS_listen), 0).status());
   const int32_t max_wait_ms = absl::GetFlag(FLAGS_max_wait_ms);
   RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
-  return StartupOptions{.model_dir = absl::GetFlag(FLAGS_model_dir),
+  return StartupOptions{.source = std::move(source),
                         .device = absl::GetFlag(FLAGS_device),
                         .plan_file = absl::GetFlag(FLAGS_gemm_plan_file),
                         .thread_count = absl::GetFlag(FLAGS_threads),

@@ -42,10 +42,17 @@ absl::Status CheckLimits(const PassLimits& limits, const ModelConfig& config) {
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(std::string_view model_dir,
                                                    const PassLimits& limits,
                                                    std::unique_ptr<Ops> ops) {
-  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  const ModelSource source{.model_dir = std::string(model_dir), .synthetic = std::nullopt};
+  return Load(source, limits, std::move(ops));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const ModelSource& source,
+                                                   const PassLimits& limits,
+                                                   std::unique_ptr<Ops> ops) {
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(source));
   RETURN_IF_ERROR(CheckLimits(limits, config));
-  ASSIGN_OR_RETURN(GenerationDefaults defaults, LoadGenerationDefaults(model_dir, config));
-  ASSIGN_OR_RETURN(ModelWeights weights, LoadModelWeights(model_dir, config, Rank{}, *ops));
+  ASSIGN_OR_RETURN(GenerationDefaults defaults, LoadGenerationDefaults(source, config));
+  ASSIGN_OR_RETURN(ModelWeights weights, LoadModelWeights(source, config, Rank{}, *ops));
   std::unique_ptr<Model> model(
       new Model(config, std::move(defaults), limits, std::move(ops), std::move(weights)));
   RETURN_IF_ERROR(model->AllocateActivations());

@@ -11,6 +11,7 @@
 #include "common/kv/kv_cache.h"
 #include "common/model/config.h"
 #include "common/model/forward_model.h"
+#include "common/model/model_source.h"
 #include "common/model/weights.h"
 #include "kernels/ops.h"
 
@@ -20,8 +21,11 @@ namespace selfsame {
 // is written once over Ops. The Ops' schedule decides the arithmetic. One thread at a time.
 class Model : public ForwardModel {
  public:
-  // Loads a Hugging Face directory. Errors: as LoadModelConfig and LoadModelWeights;
-  // INVALID_ARGUMENT when a limit is out of range.
+  // Errors: as LoadModelConfig and LoadModelWeights; INVALID_ARGUMENT when a limit is out of range.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const ModelSource& source,
+                                                     const PassLimits& limits,
+                                                     std::unique_ptr<Ops> ops);
+  // Of a Hugging Face directory.
   static absl::StatusOr<std::unique_ptr<Model>> Load(std::string_view model_dir,
                                                      const PassLimits& limits,
                                                      std::unique_ptr<Ops> ops);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/errors.h"
 #include "common/limits.h"
@@ -69,6 +70,20 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view mode
     ASSIGN_OR_RETURN((*tokenizer)->chat_template_, ReadTokenizerFile(template_path));
   }
   return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::CreateForBytes() {
+  std::vector<std::string> entries;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string spelling = SpellBytes(std::string(1, static_cast<char>(byte)));
+    const bool needs_escape = spelling == "\"" || spelling == "\\";
+    entries.push_back(absl::StrCat("\"", needs_escape ? "\\" : "", spelling, "\": ", byte));
+  }
+  return Create(absl::StrCat(
+      R"({"added_tokens": [], "normalizer": null, "post_processor": null, )",
+      R"("pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}, )",
+      R"("decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "merges": [], "vocab": {)",
+      absl::StrJoin(entries, ", "), "}}}"));
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(std::string_view json) {

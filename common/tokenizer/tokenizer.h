@@ -25,6 +25,9 @@ class Tokenizer {
   // needs a model, normaliser, pre-tokeniser, post-processor or decoder that is not supported.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(std::string_view model_dir);
 
+  // Each byte is a token, whose id is the byte: a tokeniser for models without one.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> CreateForBytes();
+
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 

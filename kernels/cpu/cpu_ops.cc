@@ -63,6 +63,8 @@ class CpuOps : public Ops {
       std::span<const MatrixPart> parts) override {
     return cpu::Pack(parts, arena_, pool_);
   }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> GenerateMatrix(
+      std::span<const SyntheticPart> parts) override;
   void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) override {
     std::memcpy(to_device, from_host, size_bytes);
   }
@@ -145,6 +147,25 @@ class CpuOps : public Ops {
   cpu::Scratch partials_;
   std::vector<std::vector<cpu::Candidate>> candidates_;  // one a thread
 };
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::GenerateMatrix(
+    std::span<const SyntheticPart> parts) {
+  std::vector<std::vector<BFloat16>> values;
+  std::vector<MatrixPart> made;
+  for (const SyntheticPart& part : parts) {
+    const auto cols = static_cast<size_t>(part.cols);
+    std::vector<BFloat16>& rows = values.emplace_back(static_cast<size_t>(part.rows) * cols);
+    pool_.Run(static_cast<int>(part.rows), [&](int row, int) {
+      for (size_t col = 0; col < cols; ++col) {
+        rows[static_cast<size_t>(row) * cols + col] =
+            ToBFloat16(SyntheticElement(part, row, static_cast<int64_t>(col)));
+      }
+    });
+    made.push_back(
+        {.data = rows.data(), .rows = part.rows, .cols = part.cols, .row_stride = part.cols});
+  }
+  return PackMatrix(made);
+}
 
 void CpuOps::BeginPass(const Pass& pass) {
   SELFSAME_CHECK(!is_pass_open_);

@@ -118,6 +118,12 @@ class CudaOps final : public Ops {
     return UploadMatrix(parts, stream_.get());
   }
 
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> GenerateMatrix(
+      std::span<const SyntheticPart> parts) override {
+    UseDevice();
+    return MakeMatrix(parts, stream_.get());
+  }
+
   void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) override {
     Note(cudaMemcpyAsync(to_device, from_host, size_bytes, cudaMemcpyHostToDevice, stream_.get()),
          "copying to the device");

@@ -8,6 +8,7 @@
 #include "common/errors.h"
 #include "kernels/bfloat16.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/generate.h"
 #include "kernels/float16.h"
 
 namespace selfsame::cuda {
@@ -101,6 +102,28 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> UploadMatrix(std::span<const Matri
     to += part.rows * part.cols;
   }
   RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), "copying weights"));
+  return std::unique_ptr<PackedMatrix>(std::move(matrix));
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> MakeMatrix(std::span<const SyntheticPart> parts,
+                                                         cudaStream_t stream) {
+  if (parts.empty()) return InvalidArgumentError("parts", "a matrix needs at least one part");
+  const int64_t k = parts.front().cols;
+  int64_t n = 0;
+  for (const SyntheticPart& part : parts) {
+    if (part.rows <= 0 || part.cols <= 0 || part.cols != k) {
+      return InvalidArgumentError("parts", "a part is empty, or the parts differ in columns");
+    }
+    n += part.rows;
+  }
+  ASSIGN_OR_RETURN(Memory memory, Memory::Create(static_cast<size_t>(n * k) * sizeof(BFloat16)));
+  auto matrix = std::make_unique<CudaMatrix>(n, k, std::move(memory));
+  BFloat16* to = matrix->data();
+  for (const SyntheticPart& part : parts) {
+    RETURN_IF_ERROR(ToStatus(RunGenerate(part, to, stream), "generating weights"));
+    to += part.rows * part.cols;
+  }
+  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), "generating weights"));
   return std::unique_ptr<PackedMatrix>(std::move(matrix));
 }
 

@@ -15,7 +15,11 @@ namespace selfsame::cuda {
 absl::StatusOr<std::unique_ptr<PackedMatrix>> UploadMatrix(std::span<const MatrixPart> parts,
                                                            cudaStream_t stream);
 
-// The elements of a matrix that UploadMatrix made.
+// The same of parts that are computed on the device.
+absl::StatusOr<std::unique_ptr<PackedMatrix>> MakeMatrix(std::span<const SyntheticPart> parts,
+                                                         cudaStream_t stream);
+
+// The elements of a matrix that one of these made.
 const BFloat16* Weights(const PackedMatrix& matrix);
 
 }  // namespace selfsame::cuda

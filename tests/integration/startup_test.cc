@@ -167,6 +167,22 @@ TEST(DecoderStartupTest, BadFlagsNameFlagAndLimit) {
   }
 }
 
+TEST(SyntheticModelTest, IsServedWithoutFiles) {
+  const std::string format = "--load_format=synthetic:tiny:5:beta=0.1";
+  auto cluster = Cluster::Start({.model_dir = "",
+                                 .decoder_flags = {format},
+                                 .verifier_flags = {format},
+                                 .other_verifiers = {}});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto request = MakeVerseRequests(1, 40)[0];
+  const GenerateResult first = (*cluster)->client().Generate(request, {});
+  const GenerateResult second = (*cluster)->client().Generate(request, {});
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(first.token_ids.size(), 40u);
+  EXPECT_EQ(first.complete->fingerprint().size(), 64u);
+  EXPECT_TRUE(IsSameAnswer(first, second));
+}
+
 TEST(DrainTest, RequestsInProgressFinishAfterSigterm) {
   auto cluster = Cluster::Start({.model_dir = TrainedModelDir(),
                                  .decoder_flags = {},

@@ -21,11 +21,12 @@ absl::StatusOr<std::string> DigestOfFile(std::string_view model_dir, std::string
   return Sha256().Update(bytes).HexDigest();
 }
 
-// As DigestOfFile, for a file that a model directory may lack.
-absl::StatusOr<std::string> DigestOfOptionalFile(std::string_view model_dir,
-                                                 std::string_view name) {
-  if (!PathExists(JoinPath(model_dir, name))) return std::string(kAbsent);
-  return DigestOfFile(model_dir, name);
+// As DigestOfFile, for a file that a model may lack.
+absl::StatusOr<std::string> DigestOfOptionalFile(const ModelSource& source, std::string_view name) {
+  if (source.has_byte_tokenizer() || !PathExists(JoinPath(source.model_dir, name))) {
+    return std::string(kAbsent);
+  }
+  return DigestOfFile(source.model_dir, name);
 }
 
 // The bits of a number, so that no formatting rounds.
@@ -64,14 +65,17 @@ std::string DescribeDefaults(const GenerationDefaults& defaults) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ComputeFingerprint(std::string_view model_dir, const Model& model,
+absl::StatusOr<std::string> ComputeFingerprint(const ModelSource& source, const Model& model,
                                                std::string_view arithmetic_id,
                                                std::string_view golden_digest) {
-  ASSIGN_OR_RETURN(const std::string tokenizer, DigestOfFile(model_dir, "tokenizer.json"));
+  std::string tokenizer = "bytes";
+  if (!source.has_byte_tokenizer()) {
+    ASSIGN_OR_RETURN(tokenizer, DigestOfFile(source.model_dir, "tokenizer.json"));
+  }
   ASSIGN_OR_RETURN(const std::string tokenizer_config,
-                   DigestOfOptionalFile(model_dir, "tokenizer_config.json"));
+                   DigestOfOptionalFile(source, "tokenizer_config.json"));
   ASSIGN_OR_RETURN(const std::string template_file,
-                   DigestOfOptionalFile(model_dir, "chat_template.jinja"));
+                   DigestOfOptionalFile(source, "chat_template.jinja"));
   Sha256 digest;
   const auto add = [&](std::string_view name, std::string_view value) {
     digest.UpdateField(name).UpdateField(value);

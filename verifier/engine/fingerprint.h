@@ -14,7 +14,7 @@ namespace selfsame::verifier {
 // number of ranks, the build, and the golden pass's bits (`golden_digest`, from the self-test).
 // Rungs and batch sizes are left out, since answers do not depend on them. FileError when
 // tokenizer.json is missing or a file cannot be read.
-absl::StatusOr<std::string> ComputeFingerprint(std::string_view model_dir, const Model& model,
+absl::StatusOr<std::string> ComputeFingerprint(const ModelSource& source, const Model& model,
                                                std::string_view arithmetic_id,
                                                std::string_view golden_digest);
 

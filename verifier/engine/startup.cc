@@ -59,7 +59,7 @@ absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolic
 absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupOptions& options,
                                         WindowPolicy policy) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.source));
   ASSIGN_OR_RETURN(const int32_t context_limit,
                    ResolveContextLimit(options.context_limit, config.max_position_embeddings));
   const int32_t max_rows = options.verify_batch_size * options.window_size;
@@ -67,13 +67,13 @@ absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupO
   const PassLimits limits{
       .max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit};
   VerifierParts parts;
-  ASSIGN_OR_RETURN(parts.model, Model::Load(options.model_dir, limits, std::move(ops)));
+  ASSIGN_OR_RETURN(parts.model, Model::Load(options.source, limits, std::move(ops)));
   ASSIGN_OR_RETURN(const int32_t block_count,
                    KvBlockCount(options.kv_size_mb, parts.model->kv_block_bytes(), context_limit));
   ASSIGN_OR_RETURN(SelfTestReport report, TestRungs(options, *parts.model));
   ASSIGN_OR_RETURN(
       std::string fingerprint,
-      ComputeFingerprint(options.model_dir, *parts.model, arithmetic_id, report.golden_digest));
+      ComputeFingerprint(options.source, *parts.model, arithmetic_id, report.golden_digest));
   ASSIGN_OR_RETURN(auto kv, parts.model->CreateKvCache(block_count));
   VerifierInfo info{.fingerprint = std::move(fingerprint),
                     .arithmetic = arithmetic_id,

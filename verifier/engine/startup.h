@@ -13,7 +13,7 @@
 namespace selfsame::verifier {
 
 struct StartupOptions {
-  std::string model_dir;
+  ModelSource source;
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
   std::string plan_file = {};  // see BackendOptions
   int32_t thread_count = 0;    // CPU; 0: one for each CPU

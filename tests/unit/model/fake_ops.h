@@ -64,6 +64,15 @@ class FakeOps : public Ops {
     return std::make_unique<FakeMatrix>(n, parts.front().cols, std::move(bits));
   }
 
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> GenerateMatrix(
+      std::span<const SyntheticPart> parts) override {
+    std::vector<uint16_t> bits;
+    for (const BFloat16 value : SyntheticRows(parts)) bits.push_back(value.bits);
+    const auto cols = parts.front().cols;
+    const auto n = static_cast<int64_t>(bits.size()) / cols;
+    return std::make_unique<FakeMatrix>(n, cols, std::move(bits));
+  }
+
   void CopyToDevice(void* to, const void* from, size_t size) override {
     std::memcpy(to, from, size);
   }

@@ -26,7 +26,8 @@ class FingerprintTest : public ::testing::Test {
         {.max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = context_limit},
         *std::move(ops));
     EXPECT_TRUE(model.ok()) << model.status();
-    return ComputeFingerprint(dir_.path(), **model, "arithmetic", golden_digest);
+    return ComputeFingerprint({.model_dir = dir_.path(), .synthetic = std::nullopt}, **model,
+                              "arithmetic", golden_digest);
   }
 
   std::string Fingerprint(int32_t context_limit = 64, int32_t max_rows = 4,

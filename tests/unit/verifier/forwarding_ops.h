@@ -22,6 +22,10 @@ class ForwardingOps : public Ops {
       std::span<const MatrixPart> parts) override {
     return ops_->PackMatrix(parts);
   }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> GenerateMatrix(
+      std::span<const SyntheticPart> parts) override {
+    return ops_->GenerateMatrix(parts);
+  }
   void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) override {
     ops_->CopyToDevice(to_device, from_host, size_bytes);
   }

@@ -25,7 +25,7 @@ class StartUpTest : public ::testing::Test {
   }
 
   StartupOptions Options() {
-    return {.model_dir = dir_.path(),
+    return {.source = {.model_dir = dir_.path(), .synthetic = std::nullopt},
             .kv_size_mb = 16,
             .context_limit = 0,
             .verify_batch_size = 4,
