@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const BackendOptions& options) {
                         .max_rows = options.max_rows,
                         .max_logit_rows = options.max_logit_rows,
                         .class_slack = options.class_slack,
+                        .use_graphs = options.cuda_graphs,
                         .plan_file = options.plan_file});
 }
 

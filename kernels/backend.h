@@ -19,6 +19,7 @@ struct BackendOptions {
   int32_t max_logit_rows = 0;
   // CUDA: see CudaOptions.
   double class_slack = 0.03;
+  bool cuda_graphs = true;
   std::string plan_file = {};
 };
 

@@ -97,6 +97,7 @@ struct AttentionShape {
   int32_t head_count = 0;
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;
+  bool operator==(const AttentionShape&) const = default;
   int32_t qkv_width() const { return (head_count + 2 * kv_head_count) * head_dim; }
   int32_t output_width() const { return head_count * head_dim; }
 };
@@ -107,6 +108,7 @@ struct RopeTable {
   const float* cos = nullptr;
   const float* sin = nullptr;
   int32_t max_positions = 0;
+  bool operator==(const RopeTable&) const = default;
 };
 
 // How one row of logits becomes a token.

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
   const AttentionMerge merge = args.merges[blockIdx.x];
   const int32_t head = static_cast<int32_t>(blockIdx.y) * kMergeWarps +
                        static_cast<int32_t>(threadIdx.x) / kWarpSize;
-  if (head >= args.shape.head_count) return;
+  if (head >= args.shape.head_count || merge.split_count == 0) return;
   const int dim = threadIdx.x % kWarpSize * kLaneDims;
   float max = NegativeInfinity();
   float sum = 0.0f;

@@ -47,9 +47,10 @@ struct AttentionItemCounts {
   int32_t large_split = 0;
   int32_t small_whole = 0;  // with all keys
   int32_t large_whole = 0;
+  bool operator==(const AttentionItemCounts&) const = default;
 };
 
-// What the blocks (item, kv_head) do: rows of one sequence, or padding rows.
+// What the blocks (item, kv_head) do: rows of one sequence, or padding rows. Without rows: nothing.
 struct AttentionItem {
   int32_t first_row = 0;       // of the pass
   int32_t row_count = 0;       // row_count * group <= kAttentionTileQueries
@@ -64,6 +65,7 @@ struct AttentionItem {
 };
 
 // A row whose splits are merged afterwards: split s is in partial row `partial_row + s * stride`.
+// Without splits: nothing.
 struct AttentionMerge {
   int32_t row = 0;
   int32_t partial_row = 0;
@@ -84,6 +86,7 @@ struct AttentionArgs {
   BFloat16* out = nullptr;
   float* partial_output = nullptr;  // [partial rows, head_count, head_dim]
   float* partial_state = nullptr;   // [partial rows, head_count, 2]: max, sum
+  bool operator==(const AttentionArgs&) const = default;
 };
 
 // Raises the kernels' shared memory limits on the current device; once, at start.

@@ -177,6 +177,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
   const AttentionBlock block(args, first_item);
+  if (block.item.row_count == 0) return;
   LoadTile<kHeadDim>(args, block, block.item.first_key, shared.keys[0], shared.values[0]);
   CommitCopies();
   const int32_t first_query = block.warp * kMmaRows;

@@ -91,6 +91,12 @@ class Builder {
 
 }  // namespace
 
+int32_t RoundedCount(int32_t count) {
+  int32_t step = 1;
+  while (step * 8 <= count) step *= 2;
+  return (count + step - 1) / step * step;
+}
+
 void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_offsets,
                         const AttentionShape& shape, const AttentionLimits& limits,
                         AttentionWork& work) {
@@ -121,7 +127,12 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
     next_row = sequence.first_row + sequence.row_count;
   }
   builder.AddPadding(next_row, pass.row_count);
-  for (const auto& items : work.sorted) {
+  const auto rounded = [](size_t size) {
+    return static_cast<size_t>(RoundedCount(static_cast<int32_t>(size)));
+  };
+  work.merges.resize(rounded(work.merges.size()));
+  for (auto& items : work.sorted) {
+    items.resize(rounded(items.size()), AttentionItem{.first_position = -1});
     work.items.insert(work.items.end(), items.begin(), items.end());
   }
   const auto count = [&work](Sort sort) { return static_cast<int32_t>(work.sorted[sort].size()); };

@@ -13,6 +13,10 @@
 
 namespace selfsame::cuda {
 
+// `count` rounded up to a multiple of a quarter of the power of two below it: at most a quarter
+// more, and few different results, so that passes of nearly equal shape look alike.
+int32_t RoundedCount(int32_t count);
+
 struct AttentionLimits {
   Schedule schedule = Schedule::kFast;
   int32_t processor_count = 0;   // multiprocessors of the device
@@ -20,7 +24,9 @@ struct AttentionLimits {
 };
 
 struct AttentionWork {
-  std::vector<AttentionItem> items;  // sorted as `counts` says
+  // Sorted as `counts` says; items without rows and merges without splits fill up each sort, and
+  // the merges, to a rounded count.
+  std::vector<AttentionItem> items;
   AttentionItemCounts counts;
   std::vector<AttentionMerge> merges;
   int32_t split_keys = kCanonicalSplitKeys;

@@ -1,7 +1,5 @@
 #include "kernels/cuda/cuda_ops.h"
 
-#include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -9,13 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/errors.h"
-#include "common/limits.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/pass_buffers.h"
-#include "kernels/cuda/row_ops.h"
-#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/pass_graphs.h"
+#include "kernels/cuda/sample_buffers.h"
 #include "kernels/cuda/weights.h"
 
 namespace selfsame {
@@ -76,26 +73,15 @@ std::string ScopeOf(const Device& device) {
 class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, Device device, Stream stream, GemmPlans plans,
-          PassBuffers pass_buffers)
+          PassBuffers pass_buffers, SampleBuffers samples)
       : options_(options),
         device_(std::move(device)),
         stream_(std::move(stream)),
         plans_(std::move(plans)),
-        pass_buffers_(std::move(pass_buffers)) {}
+        pass_buffers_(std::move(pass_buffers)),
+        samples_(std::move(samples)) {}
 
   ~CudaOps() override { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
-
-  absl::Status AllocateSampling() {
-    const auto rows = static_cast<size_t>(options_.max_logit_rows);
-    ASSIGN_OR_RETURN(sample_params_host_, PinnedMemory::Create(rows * sizeof(SampleRow)));
-    ASSIGN_OR_RETURN(sampled_host_, PinnedMemory::Create(rows * sizeof(TokenLogprob)));
-    ASSIGN_OR_RETURN(sample_params_, Memory::Create(rows * sizeof(SampleRow)));
-    ASSIGN_OR_RETURN(sampled_, Memory::Create(rows * sizeof(TokenLogprob)));
-    const size_t top_bytes = rows * kMaxTopLogprobs * sizeof(TokenLogprob);
-    ASSIGN_OR_RETURN(top_host_, PinnedMemory::Create(top_bytes));
-    ASSIGN_OR_RETURN(top_, Memory::Create(top_bytes));
-    return absl::OkStatus();
-  }
 
   Schedule schedule() const override { return options_.schedule; }
 
@@ -125,12 +111,14 @@ class CudaOps final : public Ops {
   }
 
   void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) override {
+    Flush();
     Note(cudaMemcpyAsync(to_device, from_host, size_bytes, cudaMemcpyHostToDevice, stream_.get()),
          "copying to the device");
     Wait();
   }
 
   void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) override {
+    Flush();
     Note(cudaMemcpyAsync(to_host, from_device, size_bytes, cudaMemcpyDeviceToHost, stream_.get()),
          "copying to the host");
     Wait();
@@ -142,11 +130,12 @@ class CudaOps final : public Ops {
                    static_cast<int32_t>(pass.logit_rows.size()) <= options_.max_logit_rows);
     UseDevice();
     pass_ = pass;
-    Note(pass_buffers_.Upload(pass, shape_.has_value() ? &*shape_ : nullptr, stream_.get()));
+    UploadPass();
   }
 
   absl::Status EndPass() override {
     SELFSAME_CHECK(pass_.has_value());
+    Flush();
     Wait();
     pass_.reset();
     DeliverSamples();
@@ -154,75 +143,67 @@ class CudaOps final : public Ops {
   }
 
   void Embed(const PackedMatrix& table, BFloat16* out) override {
-    Note(RunGatherRows(Weights(table), view().token_ids, view().row_count,
-                       static_cast<int32_t>(table.k()), out, stream_.get()),
-         "embedding");
+    Do(GatherRowsOp{.table = Weights(table),
+                    .indices = view().token_ids,
+                    .rows = view().row_count,
+                    .width = static_cast<int32_t>(table.k()),
+                    .out = out});
   }
 
   void RmsNorm(const BFloat16* x, const BFloat16* weight, float epsilon, int32_t rows,
                int32_t width, BFloat16* out) override {
-    Note(RunRmsNorm({.x = x,
-                     .weight = weight,
-                     .out = out,
-                     .epsilon = epsilon,
-                     .rows = rows,
-                     .width = width},
-                    stream_.get()),
-         "RMS norm");
+    AddRmsNorm(nullptr, x, weight, epsilon, rows, width, out);
   }
 
   void AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* weight, float epsilon,
                   int32_t rows, int32_t width, BFloat16* out) override {
-    Note(RunRmsNorm({.x = x,
-                     .residual = residual,
-                     .weight = weight,
-                     .out = out,
-                     .epsilon = epsilon,
-                     .rows = rows,
-                     .width = width},
-                    stream_.get()),
-         "RMS norm");
+    Do(RmsNormArgs{.x = x,
+                   .residual = residual,
+                   .weight = weight,
+                   .out = out,
+                   .epsilon = epsilon,
+                   .rows = RowsToRun(rows),
+                   .width = width});
   }
 
   void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
             BFloat16* y) override {
-    Multiply(GemmOutput::kBFloat16, x, rows, w, bias, y);
+    Multiply(GemmOutput::kBFloat16, x, RowsToRun(rows), w, bias, y);
   }
 
   void Logits(const BFloat16* x, int32_t rows, const PackedMatrix& w, float* y) override {
-    Multiply(GemmOutput::kFloat, x, rows, w, nullptr, y);
+    Multiply(GemmOutput::kFloat, x, LogitRowsToRun(rows), w, nullptr, y);
   }
 
   void GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) override {
     if (view().logit_row_count == 0) return;
-    Note(RunGatherRows(x, view().logit_rows, view().logit_row_count, width, out, stream_.get()),
-         "gathering rows");
+    Do(GatherRowsOp{.table = x,
+                    .indices = view().logit_rows,
+                    .rows = view().logit_row_count,
+                    .width = width,
+                    .out = out});
   }
 
   void QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
               float epsilon, BFloat16* qkv) override {
-    Note(RunQkNorm({.shape = shape,
-                    .q_weight = q_weight,
-                    .k_weight = k_weight,
-                    .qkv = qkv,
-                    .epsilon = epsilon,
-                    .rows = view().row_count},
-                   stream_.get()),
-         "q and k norm");
+    Do(QkNormArgs{.shape = shape,
+                  .q_weight = q_weight,
+                  .k_weight = k_weight,
+                  .qkv = qkv,
+                  .epsilon = epsilon,
+                  .rows = view().row_count});
   }
 
   void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
                       KvLayer kv) override {
     SELFSAME_CHECK(shape.head_dim % 16 == 0);
-    Note(RunRopeAndStoreKv({.shape = shape,
-                            .table = rope,
-                            .positions = view().positions,
-                            .kv_slots = view().kv_slots,
-                            .qkv = qkv,
-                            .kv = kv.data,
-                            .rows = view().row_count},
-                           stream_.get()),
-         "RoPE");
+    Do(RopeArgs{.shape = shape,
+                .table = rope,
+                .positions = view().positions,
+                .kv_slots = view().kv_slots,
+                .qkv = qkv,
+                .kv = kv.data,
+                .rows = view().row_count});
   }
 
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
@@ -231,24 +212,22 @@ class CudaOps final : public Ops {
     if (!status_.ok()) return;
     const AttentionWork& work = pass_buffers_.work();
     auto* partials = partials_.data<float>();
-    Note(RunAttention({.shape = shape,
-                       .split_keys = work.split_keys,
-                       .counts = work.counts,
-                       .merge_count = static_cast<int32_t>(work.merges.size()),
-                       .items = view().items,
-                       .merges = view().merges,
-                       .block_tables = view().block_tables,
-                       .qkv = qkv,
-                       .kv = kv.data,
-                       .out = out,
-                       .partial_output = partials,
-                       .partial_state = partials + int64_t{kMaxPartialRows} * shape.output_width()},
-                      stream_.get()),
-         "attention");
+    Do(AttentionArgs{.shape = shape,
+                     .split_keys = work.split_keys,
+                     .counts = work.counts,
+                     .merge_count = static_cast<int32_t>(work.merges.size()),
+                     .items = view().items,
+                     .merges = view().merges,
+                     .block_tables = view().block_tables,
+                     .qkv = qkv,
+                     .kv = kv.data,
+                     .out = out,
+                     .partial_output = partials,
+                     .partial_state = partials + int64_t{kMaxPartialRows} * shape.output_width()});
   }
 
   void SiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out) override {
-    Note(RunSiluMul(gate_up, rows, width, out, stream_.get()), "SiLU");
+    Do(SiluMulOp{.gate_up = gate_up, .rows = RowsToRun(rows), .width = width, .out = out});
   }
 
   void ReduceRanks(BFloat16*, int64_t) override {}
@@ -258,29 +237,17 @@ class CudaOps final : public Ops {
     SELFSAME_CHECK(params.size() == out.size() &&
                    static_cast<int32_t>(params.size()) <= options_.max_logit_rows);
     if (params.empty()) return;
-    if (!pending_samples_.empty()) Wait();
-    DeliverSamples();
-    std::memcpy(sample_params_host_.data(), params.data(), params.size_bytes());
-    Note(cudaMemcpyAsync(sample_params_.data(), sample_params_host_.data(), params.size_bytes(),
-                         cudaMemcpyHostToDevice, stream_.get()),
-         "copying sampling parameters");
-    Note(RunSample(logits, vocab, sample_params_.data<SampleRow>(),
-                   static_cast<int32_t>(params.size()), sampled_.data<TokenLogprob>(),
-                   top_.data<TokenLogprob>(), stream_.get()),
-         "sampling");
-    Note(cudaMemcpyAsync(sampled_host_.data(), sampled_.data(), out.size() * sizeof(TokenLogprob),
-                         cudaMemcpyDeviceToHost, stream_.get()),
-         "copying sampled tokens");
-    if (std::any_of(params.begin(), params.end(),
-                    [](const SampleRow& row) { return row.top_count > 0; })) {
-      Note(cudaMemcpyAsync(top_host_.data(), top_.data(),
-                           out.size() * kMaxTopLogprobs * sizeof(TokenLogprob),
-                           cudaMemcpyDeviceToHost, stream_.get()),
-           "copying top logprobs");
+    if (samples_.is_pending()) {
+      Flush();
+      Wait();
+      DeliverSamples();
     }
-    pending_samples_ = out;
-    pending_vocab_ = vocab;
+    const int32_t rows = LogitRowsToRun(static_cast<int32_t>(params.size()));
+    const auto op = samples_.Begin(logits, vocab, params, rows, out, stream_.get());
+    if (!op.ok()) return Note(op.status());
+    Do(*op);
     if (pass_.has_value()) return;
+    Note(samples_.CopyBack(stream_.get()));
     Wait();
     DeliverSamples();
   }
@@ -302,25 +269,59 @@ class CudaOps final : public Ops {
   }
   void Wait() { Note(cudaStreamSynchronize(stream_.get()), "waiting for the device"); }
 
-  void DeliverSamples() {
-    const auto* params = sample_params_host_.data<SampleRow>();
-    const auto* sampled = sampled_host_.data<TokenLogprob>();
-    const auto* top = top_host_.data<TokenLogprob>();
-    for (size_t i = 0; i < pending_samples_.size() && status_.ok(); ++i) {
-      const auto* row_top = top + i * kMaxTopLogprobs;
-      pending_samples_[i] = {
-          .token_id = sampled[i].token_id,
-          .logprob = sampled[i].logprob,
-          .top = TopLogprobs(row_top, row_top + std::min(params[i].top_count, pending_vocab_))};
+  // Ops of a pass are gathered, so that a pass that came before can be replayed as a graph; others
+  // are enqueued at once.
+  void Do(const PassOp& op) {
+    if (pass_.has_value()) {
+      ops_.push_back(op);
+    } else if (status_.ok()) {
+      Note(Enqueue(op, plans_, stream_.get()));
     }
-    pending_samples_ = {};
+  }
+
+  // Enqueues what the pass has gathered, and the copy of what it sampled.
+  void Flush() {
+    if (!ops_.empty() && status_.ok()) {
+      if (options_.use_graphs) {
+        Note(graphs_.Run(ops_, plans_, stream_.get()));
+      } else {
+        for (const PassOp& op : ops_) Note(Enqueue(op, plans_, stream_.get()));
+      }
+    }
+    ops_.clear();
+    if (samples_.is_pending()) Note(samples_.CopyBack(stream_.get()));
+  }
+
+  // With graphs, passes run with rounded row counts, so that there are few different ones.
+  void UploadPass() {
+    const auto rounded = [this](int32_t rows, int32_t max_rows) {
+      return options_.use_graphs ? RoundedRows(rows, max_rows) : rows;
+    };
+    Note(pass_buffers_.Upload(
+        *pass_, rounded(pass_->row_count, options_.max_rows),
+        rounded(static_cast<int32_t>(pass_->logit_rows.size()), options_.max_logit_rows),
+        shape_.has_value() ? &*shape_ : nullptr, stream_.get()));
+  }
+  int32_t RowsToRun(int32_t rows) const {
+    return pass_.has_value() && rows == pass_->row_count ? view().row_count : rows;
+  }
+  int32_t LogitRowsToRun(int32_t rows) const {
+    const bool is_whole =
+        pass_.has_value() && rows == static_cast<int32_t>(pass_->logit_rows.size());
+    return is_whole ? view().logit_row_count : rows;
+  }
+
+  void DeliverSamples() {
+    if (status_.ok()) return samples_.Deliver();
+    samples_.Drop();
   }
 
   void Multiply(GemmOutput output, const BFloat16* x, int32_t rows, const PackedMatrix& w,
                 const BFloat16* bias, void* y) {
     if (rows == 0 || !status_.ok()) return;
-    const GemmShape shape = {.n = w.n(), .k = w.k(), .output = output, .has_bias = bias != nullptr};
-    Note(plans_.Run(shape, rows, {.x = x, .w = Weights(w), .bias = bias, .y = y}));
+    Do(GemmOp{.shape = {.n = w.n(), .k = w.k(), .output = output, .has_bias = bias != nullptr},
+              .rows = rows,
+              .operands = {.x = x, .w = Weights(w), .bias = bias, .y = y}});
   }
 
   // The first attention of a model tells the shape, from which its passes' work is cut.
@@ -335,9 +336,10 @@ class CudaOps final : public Ops {
         Memory::Create(size_t{kMaxPartialRows} * sizeof(float) *
                        static_cast<size_t>(shape.output_width() + 2 * shape.head_count));
     if (!partials.ok()) return Note(partials.status());
+    Flush();
     Wait();
     partials_ = *std::move(partials);
-    Note(pass_buffers_.Upload(*pass_, &*shape_, stream_.get()));
+    UploadPass();
   }
 
   const CudaOptions options_;
@@ -345,17 +347,12 @@ class CudaOps final : public Ops {
   Stream stream_;
   GemmPlans plans_;
   PassBuffers pass_buffers_;
-  Memory partials_;  // output [kMaxPartialRows, heads, head_dim], then state [.., heads, 2]
-  PinnedMemory sample_params_host_;
-  PinnedMemory sampled_host_;
-  PinnedMemory top_host_;  // [max_logit_rows, kMaxTopLogprobs]
-  Memory sample_params_;
-  Memory sampled_;
-  Memory top_;
+  SampleBuffers samples_;
+  PassGraphs graphs_;
+  std::vector<PassOp> ops_;  // of the open pass, not yet enqueued
+  Memory partials_;          // output [kMaxPartialRows, heads, head_dim], then state [.., heads, 2]
   std::optional<Pass> pass_;
   std::optional<AttentionShape> shape_;
-  std::span<SampledToken> pending_samples_;
-  int32_t pending_vocab_ = 0;
   absl::Status status_;
 };
 
@@ -381,10 +378,11 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
                                               .max_logit_rows = options.max_logit_rows,
                                               .plan_file = options.plan_file,
                                               .scope = cuda::ScopeOf(device)});
-  auto ops = std::make_unique<cuda::CudaOps>(options, std::move(device), std::move(stream),
-                                             std::move(plans), std::move(pass_buffers));
-  RETURN_IF_ERROR(ops->AllocateSampling());
-  return std::unique_ptr<Ops>(std::move(ops));
+  ASSIGN_OR_RETURN(cuda::SampleBuffers samples,
+                   cuda::SampleBuffers::Create(options.max_logit_rows));
+  return std::unique_ptr<Ops>(new cuda::CudaOps(options, std::move(device), std::move(stream),
+                                                std::move(plans), std::move(pass_buffers),
+                                                std::move(samples)));
 }
 
 }  // namespace selfsame

@@ -21,6 +21,9 @@ struct CudaOptions {
   // Fast schedule: a plan of the canonical reduction class is taken when it is at most this much
   // slower than the best, since equal bits save rollbacks.
   double class_slack = 0.03;
+  // Passes that come again are replayed as CUDA graphs, with row counts rounded up so that few
+  // differ: buffers then need room for `max_rows` rows under the fast schedule too.
+  bool use_graphs = false;
   // Where measured GEMM plans are kept between runs; empty: nowhere.
   std::string plan_file = {};
 };
@@ -29,9 +32,10 @@ struct CudaOptions {
 // call order, from buffers whose addresses stay the same from pass to pass.
 //
 // The first Gemm or Logits of a shape measures its plans, which takes up to seconds: run one pass
-// of every kind before serving. After that nothing is allocated, measured or waited for between
-// BeginPass and EndPass. Results of Sample are valid after EndPass, or, without an open pass, at
-// once. Device errors are kept and returned by the next EndPass, and by all that follow.
+// of every kind before serving. After that nothing is measured or waited for between BeginPass and
+// EndPass, and nothing allocated but a graph for a pass that comes the second time. The ops of a
+// pass begin to run at EndPass. Results of Sample are valid after EndPass, or, without an open
+// pass, at once. Device errors are kept and returned by the next EndPass, and by all that follow.
 //
 // FAILED_PRECONDITION without a usable device; RESOURCE_EXHAUSTED without memory for the working
 // buffers.

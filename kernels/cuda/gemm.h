@@ -38,6 +38,7 @@ struct GemmOperands {
   const BFloat16* w = nullptr;
   const BFloat16* bias = nullptr;
   void* y = nullptr;
+  bool operator==(const GemmOperands&) const = default;
 };
 
 // Which algorithms a search may propose.

@@ -14,54 +14,69 @@ constexpr size_t kBlockTableEntries = size_t{1} << 18;
 
 size_t Align(size_t size_bytes) { return (size_bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Appends arrays to the host buffer and gives their addresses in the device buffer.
-class Packer {
- public:
-  Packer(std::byte* host, const std::byte* device) : host_(host), device_(device) {}
-
-  template <typename T>
-  const T* Add(std::span<const T> values) {
-    const size_t offset = size_bytes_;
-    if (!values.empty()) std::memcpy(host_ + offset, values.data(), values.size_bytes());
-    size_bytes_ = Align(offset + values.size_bytes());
-    return reinterpret_cast<const T*>(device_ + offset);
-  }
-  size_t size_bytes() const { return size_bytes_; }
-
- private:
-  std::byte* host_;
-  const std::byte* device_;
-  size_t size_bytes_ = 0;
-};
-
 }  // namespace
 
 absl::StatusOr<PassBuffers> PassBuffers::Create(int32_t max_rows, int32_t max_logit_rows,
                                                 const AttentionLimits& limits) {
   PassBuffers buffers(limits);
   const auto rows = static_cast<size_t>(max_rows);
-  const size_t items = rows + static_cast<size_t>(limits.max_partial_rows);
+  const auto merges = static_cast<size_t>(RoundedCount(max_rows));
+  // Four sorts, each rounded up.
+  const size_t items = 2 * (rows + static_cast<size_t>(limits.max_partial_rows));
   buffers.work_.items.reserve(items);
   for (auto& sorted : buffers.work_.sorted) sorted.reserve(items);
-  buffers.work_.merges.reserve(rows);
+  buffers.work_.merges.reserve(merges);
   buffers.kv_slots_.reserve(rows);
   buffers.block_table_offsets_.reserve(rows);
   buffers.block_tables_.reserve(kBlockTableEntries);
-  RETURN_IF_ERROR(buffers.Reserve(
-      (3 * rows + static_cast<size_t>(max_logit_rows) + kBlockTableEntries) * sizeof(int32_t) +
-      items * sizeof(AttentionItem) + rows * sizeof(AttentionMerge) + 8 * kAlignment));
+  size_t size_bytes = 0;
+  const auto place = [&size_bytes](size_t count, size_t element_bytes) {
+    const size_t offset = size_bytes;
+    size_bytes = Align(offset + count * element_bytes);
+    return offset;
+  };
+  Layout& layout = buffers.layout_;
+  layout.token_ids = place(rows, sizeof(int32_t));
+  layout.positions = place(rows, sizeof(int32_t));
+  layout.kv_slots = place(rows, sizeof(int32_t));
+  layout.logit_rows = place(static_cast<size_t>(max_logit_rows), sizeof(int32_t));
+  layout.merges = place(merges, sizeof(AttentionMerge));
+  layout.items = place(items, sizeof(AttentionItem));
+  layout.block_tables = size_bytes;
+  RETURN_IF_ERROR(buffers.Reserve(kBlockTableEntries));
   return buffers;
 }
 
-absl::Status PassBuffers::Reserve(size_t size_bytes) {
-  if (size_bytes <= host_.size_bytes()) return absl::OkStatus();
+absl::Status PassBuffers::Reserve(size_t table_entries) {
+  if (table_entries <= table_entries_) return absl::OkStatus();
+  const size_t size_bytes = layout_.block_tables + table_entries * sizeof(int32_t);
   ASSIGN_OR_RETURN(host_, PinnedMemory::Create(size_bytes));
   ASSIGN_OR_RETURN(device_, Memory::Create(size_bytes));
+  table_entries_ = table_entries;
+  const auto* device = device_.data<std::byte>();
+  const auto at = [device](size_t offset) {
+    return reinterpret_cast<const int32_t*>(device + offset);
+  };
+  view_.token_ids = at(layout_.token_ids);
+  view_.positions = at(layout_.positions);
+  view_.kv_slots = at(layout_.kv_slots);
+  view_.logit_rows = at(layout_.logit_rows);
+  view_.merges = reinterpret_cast<const AttentionMerge*>(device + layout_.merges);
+  view_.items = reinterpret_cast<const AttentionItem*>(device + layout_.items);
+  view_.block_tables = at(layout_.block_tables);
   return absl::OkStatus();
 }
 
+template <typename T>
+size_t PassBuffers::Write(size_t offset, std::span<const T> values, size_t count) {
+  std::byte* to = host_.data<std::byte>() + offset;
+  if (!values.empty()) std::memcpy(to, values.data(), values.size_bytes());
+  std::memset(to + values.size_bytes(), 0, (count - values.size()) * sizeof(T));
+  return offset + count * sizeof(T);
+}
+
 void PassBuffers::BuildRows(const Pass& pass) {
-  kv_slots_.assign(static_cast<size_t>(pass.row_count), -1);
+  kv_slots_.assign(static_cast<size_t>(view_.row_count), -1);
   block_tables_.clear();
   block_table_offsets_.clear();
   for (const SequenceRows& sequence : pass.sequences) {
@@ -78,32 +93,40 @@ void PassBuffers::BuildRows(const Pass& pass) {
   }
 }
 
-absl::Status PassBuffers::Upload(const Pass& pass, const AttentionShape* shape,
-                                 cudaStream_t stream) {
+absl::Status PassBuffers::Upload(const Pass& pass, int32_t row_count, int32_t logit_row_count,
+                                 const AttentionShape* shape, cudaStream_t stream) {
+  view_.row_count = row_count;
+  view_.logit_row_count = logit_row_count;
   BuildRows(pass);
   work_.items.clear();
   work_.merges.clear();
   if (shape != nullptr) {
-    BuildAttentionWork(pass, block_table_offsets_, *shape, limits_, work_);
+    Pass padded = pass;
+    padded.row_count = row_count;
+    BuildAttentionWork(padded, block_table_offsets_, *shape, limits_, work_);
   }
-  const size_t entries =
-      3 * static_cast<size_t>(pass.row_count) + pass.logit_rows.size() + block_tables_.size();
-  RETURN_IF_ERROR(Reserve(entries * sizeof(int32_t) + work_.items.size() * sizeof(AttentionItem) +
-                          work_.merges.size() * sizeof(AttentionMerge) + 8 * kAlignment));
-  Packer packer(host_.data<std::byte>(), device_.data<std::byte>());
-  const auto rows = static_cast<size_t>(pass.row_count);
-  view_.row_count = pass.row_count;
-  view_.logit_row_count = static_cast<int32_t>(pass.logit_rows.size());
-  view_.token_ids = packer.Add(pass.token_ids.first(rows));
-  view_.positions = packer.Add(pass.positions.first(rows));
-  view_.kv_slots = packer.Add(std::span<const int32_t>(kv_slots_));
-  view_.logit_rows = packer.Add(pass.logit_rows);
-  view_.items = packer.Add(std::span<const AttentionItem>(work_.items));
-  view_.merges = packer.Add(std::span<const AttentionMerge>(work_.merges));
-  view_.block_tables = packer.Add(std::span<const int32_t>(block_tables_));
-  return ToStatus(cudaMemcpyAsync(device_.data(), host_.data(), packer.size_bytes(),
-                                  cudaMemcpyHostToDevice, stream),
-                  "copying a pass");
+  RETURN_IF_ERROR(Reserve(block_tables_.size()));
+  const auto rows = static_cast<size_t>(row_count);
+  const auto given_rows = static_cast<size_t>(pass.row_count);
+  Write(layout_.token_ids, pass.token_ids.first(given_rows), rows);
+  Write(layout_.positions, pass.positions.first(given_rows), rows);
+  Write(layout_.kv_slots, std::span<const int32_t>(kv_slots_), rows);
+  Write(layout_.logit_rows, pass.logit_rows, static_cast<size_t>(logit_row_count));
+  Write(layout_.merges, std::span<const AttentionMerge>(work_.merges), work_.merges.size());
+  const size_t items_end =
+      Write(layout_.items, std::span<const AttentionItem>(work_.items), work_.items.size());
+  const size_t tables_end =
+      Write(layout_.block_tables, std::span<const int32_t>(block_tables_), block_tables_.size());
+  // What lies between the last item and the block tables is not used.
+  const auto copy = [&](size_t begin, size_t end) {
+    return ToStatus(
+        cudaMemcpyAsync(device_.data<std::byte>() + begin, host_.data<std::byte>() + begin,
+                        end - begin, cudaMemcpyHostToDevice, stream),
+        "copying a pass");
+  };
+  RETURN_IF_ERROR(copy(0, items_end));
+  if (block_tables_.empty()) return absl::OkStatus();
+  return copy(layout_.block_tables, tables_end);
 }
 
 }  // namespace selfsame::cuda

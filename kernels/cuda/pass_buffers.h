@@ -1,7 +1,7 @@
 #pragma once
 
 // What a pass says about its rows, on the device: written to one page-locked buffer and copied to
-// one device buffer, both allocated once.
+// one device buffer, both allocated once. An array has the same address in every pass.
 
 #include <cstdint>
 #include <span>
@@ -15,9 +15,9 @@
 
 namespace selfsame::cuda {
 
-// Device addresses, valid until the next Upload.
+// Device addresses. They stay as they are, unless block tables outgrow their buffer.
 struct PassView {
-  int32_t row_count = 0;
+  int32_t row_count = 0;  // padding included
   int32_t logit_row_count = 0;
   const int32_t* token_ids = nullptr;   // [row_count]
   const int32_t* positions = nullptr;   // [row_count]
@@ -33,20 +33,39 @@ class PassBuffers {
   static absl::StatusOr<PassBuffers> Create(int32_t max_rows, int32_t max_logit_rows,
                                             const AttentionLimits& limits);
 
-  // Lays the pass out and starts copying it. Without a shape there is no attention work yet. The
+  // Lays the pass out and starts copying it, with padding rows up to `row_count`, and row 0 as
+  // further logit row up to `logit_row_count`. Without a shape there is no attention work yet. The
   // previous copy must be done. Fails only when block tables outgrow the buffer and a larger one
   // cannot be had.
-  absl::Status Upload(const Pass& pass, const AttentionShape* shape, cudaStream_t stream);
+  absl::Status Upload(const Pass& pass, int32_t row_count, int32_t logit_row_count,
+                      const AttentionShape* shape, cudaStream_t stream);
 
   const PassView& view() const { return view_; }
   const AttentionWork& work() const { return work_; }
 
  private:
+  // Byte offsets of the arrays in the buffers.
+  struct Layout {
+    size_t token_ids = 0;
+    size_t positions = 0;
+    size_t kv_slots = 0;
+    size_t logit_rows = 0;
+    size_t merges = 0;
+    size_t items = 0;
+    size_t block_tables = 0;
+  };
+
   explicit PassBuffers(const AttentionLimits& limits) : limits_(limits) {}
-  absl::Status Reserve(size_t size_bytes);
+  absl::Status Reserve(size_t table_entries);
   void BuildRows(const Pass& pass);
+  // Copies `values` to the host buffer at `offset`, followed by zeros up to `count`; returns their
+  // end.
+  template <typename T>
+  size_t Write(size_t offset, std::span<const T> values, size_t count);
 
   AttentionLimits limits_;
+  Layout layout_;
+  size_t table_entries_ = 0;  // there is room for
   PinnedMemory host_;
   Memory device_;
   PassView view_;

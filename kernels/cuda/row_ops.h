@@ -24,6 +24,7 @@ struct RmsNormArgs {
   float epsilon = 0.0f;
   int32_t rows = 0;
   int32_t width = 0;
+  bool operator==(const RmsNormArgs&) const = default;
 };
 cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
 
@@ -36,6 +37,7 @@ struct QkNormArgs {
   BFloat16* qkv = nullptr;
   float epsilon = 0.0f;
   int32_t rows = 0;
+  bool operator==(const QkNormArgs&) const = default;
 };
 cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream);
 
@@ -50,6 +52,7 @@ struct RopeArgs {
   BFloat16* qkv = nullptr;            // [rows, qkv_width]
   BFloat16* kv = nullptr;             // [block][K then V][kv_head][16][head_dim]
   int32_t rows = 0;
+  bool operator==(const RopeArgs&) const = default;
 };
 cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream);
 

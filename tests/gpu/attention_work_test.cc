@@ -61,7 +61,8 @@ void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequence
                                 counts.large_whole),
             work.items.size());
   for (int32_t i = 0; i < counts.small_split + counts.large_split; ++i) {
-    ASSERT_GE(work.items[static_cast<size_t>(i)].partial_row, 0);
+    const AttentionItem& item = work.items[static_cast<size_t>(i)];
+    ASSERT_TRUE(item.partial_row >= 0 || item.row_count == 0);
   }
   for (const Sequence& sequence : sequences) {
     for (int32_t i = 0; i < sequence.row_count; ++i) {
@@ -98,7 +99,10 @@ TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
   std::vector<Sequence> many;
   for (int32_t i = 0; i < 200; ++i) many.push_back({i, 1, 1999});
   const AttentionWork crowd = Build(many, 200, limits);
-  EXPECT_EQ(crowd.items.size(), 200u);
+  // Rounded up; the rest are without rows.
+  EXPECT_EQ(crowd.items.size(), 224u);
+  EXPECT_EQ(crowd.items[199].row_count, 1);
+  EXPECT_EQ(crowd.items[200].row_count, 0);
   EXPECT_TRUE(crowd.merges.empty());
 }
 
@@ -109,6 +113,31 @@ TEST(AttentionWorkTest, TheCanonicalScheduleNeverChangesWhereSplitsEnd) {
   }
   const AttentionLimits fast = {Schedule::kFast, 132, 4096};
   EXPECT_LT(Build({{0, 1, 700}}, 1, fast).split_keys, kCanonicalSplitKeys);
+}
+
+TEST(AttentionWorkTest, PassesOfNearlyEqualShapeHaveEqualCounts) {
+  const AttentionLimits limits = {Schedule::kCanonical, 132, 4096};
+  const auto build = [&](int32_t first_length) {
+    std::vector<Sequence> sequences;
+    for (int32_t i = 0; i < 17; ++i) sequences.push_back({i, 1, first_length + 3 * i});
+    return Build(sequences, 20, limits);
+  };
+  // One sequence more has crossed into its third split.
+  const AttentionWork a = build(1024 - 3 * 5);
+  const AttentionWork b = build(1024 - 3 * 4);
+  EXPECT_EQ(a.counts, b.counts);
+  EXPECT_EQ(a.merges.size(), b.merges.size());
+  EXPECT_NE(a.items[40].row_count, 0);
+}
+
+TEST(AttentionWorkTest, CountsAreRoundedUpByAQuarterAtMost) {
+  EXPECT_EQ(RoundedCount(0), 0);
+  for (int32_t count = 1; count < 5000; ++count) {
+    ASSERT_GE(RoundedCount(count), count);
+    ASSERT_LE(RoundedCount(count) * 4, count * 5);
+    ASSERT_EQ(RoundedCount(RoundedCount(count)), RoundedCount(count));
+  }
+  EXPECT_EQ(RoundedCount(129), 160);
 }
 
 TEST(AttentionWorkTest, PaddingRowsGetItemsOfTheirOwn) {
