@@ -33,7 +33,7 @@ check() {
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-for suite in RowOpsTest SyntheticTest SamplingTest AttentionTest GemmTest ModelTest ModelControlTest; do
+for suite in RowOpsTest SyntheticTest SamplingTest AttentionTest GemmTest PassGraphsTest RoundedRowsTest ModelTest ModelControlTest; do
   check "$suite" "$bundle/run" selfsame_gpu_test --gtest_filter="$suite.*:*/$suite.*"
 done
 

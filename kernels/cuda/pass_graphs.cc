@@ -86,6 +86,7 @@ absl::Status PassGraphs::Run(const std::vector<PassOp>& ops, GemmPlans& plans,
     RETURN_IF_ERROR(Capture(*entry, plans, stream));
   }
   if (entry->graph == nullptr) return EnqueueAll(ops, plans, stream);
+  ++replay_count_;
   return ToStatus(cudaGraphLaunch(entry->graph, stream), "launching a graph");
 }
 

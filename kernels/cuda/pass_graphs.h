@@ -69,6 +69,9 @@ class PassGraphs {
   // replayed. The lists used last are kept.
   absl::Status Run(const std::vector<PassOp>& ops, GemmPlans& plans, cudaStream_t stream);
 
+  // Lists that were run as graphs so far.
+  uint64_t replay_count() const { return replay_count_; }
+
  private:
   struct Entry {
     std::vector<PassOp> ops;
@@ -82,6 +85,7 @@ class PassGraphs {
 
   std::vector<Entry> entries_;
   uint64_t use_count_ = 0;
+  uint64_t replay_count_ = 0;
 };
 
 }  // namespace selfsame::cuda

@@ -46,11 +46,15 @@ class ModelTest : public ::testing::TestWithParam<TinyModelOptions> {
  protected:
   ModelTest() { WriteTinyModel(dir_.path(), GetParam()); }
 
-  std::unique_ptr<Model> Load(const std::string& device, Schedule schedule, int32_t max_rows) {
+  std::unique_ptr<Model> Load(const std::string& device, Schedule schedule, int32_t max_rows,
+                              bool cuda_graphs = true) {
     const PassLimits limits = {
         .max_rows = max_rows, .max_logit_rows = max_rows, .context_limit = kContextLimit};
-    auto ops = CreateOps(
-        {.device = device, .schedule = schedule, .max_rows = max_rows, .max_logit_rows = max_rows});
+    auto ops = CreateOps({.device = device,
+                          .schedule = schedule,
+                          .max_rows = max_rows,
+                          .max_logit_rows = max_rows,
+                          .cuda_graphs = cuda_graphs});
     SELFSAME_CHECK(ops.ok());
     auto model = Model::Load(dir_.path(), limits, *std::move(ops));
     if (!model.ok()) ADD_FAILURE() << model.status();
@@ -147,6 +151,34 @@ TEST_P(ModelTest, TheAnswerDoesNotDependOnTheRungsAProcessIsSetUpFor) {
   EXPECT_EQ(first.token_ids, second.token_ids);
   EXPECT_EQ(CountDifferent(first.logprobs, second.logprobs), 0u);
   EXPECT_FALSE(first.token_ids.empty());
+}
+
+TEST_P(ModelTest, ReplayedPassesHaveTheBitsOfOthers) {
+  const auto plain = Load("cuda", Schedule::kCanonical, 64, /*cuda_graphs=*/false);
+  const auto graphs = Load("cuda", Schedule::kCanonical, 64);
+  // An odd row count, which graphs round up; first enqueued, then captured, then replayed.
+  const std::vector<float> expected = PrefillLogits(*plain, 45);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(CountDifferent(PrefillLogits(*graphs, 45), expected), 0u) << i;
+  }
+  // Shapes that come again with other contents.
+  std::vector<int32_t> prompt(500);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 37 % 4096);
+  LoopParams params;
+  params.sampling = {.temperature = 0.8f, .top_p = 0.9f, .seed = 3};
+  params.max_tokens = 40;
+  const Answer first = RunCanonicalLoop(*plain, prompt, params);
+  const Answer second = RunCanonicalLoop(*graphs, prompt, params);
+  EXPECT_EQ(first.token_ids, second.token_ids);
+  EXPECT_EQ(CountDifferent(first.logprobs, second.logprobs), 0u);
+}
+
+TEST_P(ModelTest, AReplayedFastPassRepeatsItself) {
+  const auto model = Load("cuda", Schedule::kFast, 64);
+  const std::vector<float> expected = PrefillLogits(*model, 45);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(CountDifferent(PrefillLogits(*model, 45), expected), 0u) << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ModelTest, ::testing::Values(Llama(), Qwen3()),
