@@ -86,7 +86,6 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
   VerifierMetrics metrics(registry, parts.worker->info());
   const SteadyClock clock;
   parts.worker->SetObserver(metrics, clock);
-  LogInfo("fingerprint ", parts.worker->info().fingerprint);
   absl::Status device_status;  // written before the signal that ends the wait below
   Engine engine(std::move(parts.worker), [&device_status](const absl::Status& status) {
     device_status = status;

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/canonical/rungs.h"
 #include "common/check.h"
 #include "tests/fuzz/null_ops.h"
 #include "tests/testing/tiny_model.h"

@@ -5,14 +5,14 @@
 #include <numeric>
 #include <string>
 
+#include "common/canonical/rungs.h"
+#include "common/canonical/self_test.h"
 #include "common/kv/sequence_state.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/testing/canonical_loop.h"
 #include "tests/testing/tiny_model.h"
-#include "verifier/engine/pass_builder.h"
-#include "verifier/engine/self_test.h"
 
 namespace selfsame::testing {
 namespace {
@@ -103,8 +103,8 @@ TEST_P(ModelTest, LogitsAgreeWithTheCpuBackend) {
 
 TEST_P(ModelTest, TheVerifiersSelfTestPassesAtEveryRung) {
   const auto model = Load("cuda", Schedule::kCanonical, 512);
-  const auto rungs = verifier::DefaultRungs(512);
-  const auto report = verifier::RunSelfTest(*model, rungs);
+  const auto rungs = DefaultRungs(512);
+  const auto report = RunSelfTest(*model, rungs);
   ASSERT_TRUE(report.ok()) << report.status();
   for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
   EXPECT_EQ(report->rungs, rungs);
@@ -132,7 +132,7 @@ TEST(ModelControlTest, TheSelfTestFindsTheFastScheduleOut) {
     ASSERT_TRUE(ops.ok()) << ops.status();
     auto model = Model::Load(dir.path(), limits, *std::move(ops));
     ASSERT_TRUE(model.ok()) << model.status();
-    const auto report = verifier::RunSelfTest(**model, verifier::DefaultRungs(512));
+    const auto report = RunSelfTest(**model, DefaultRungs(512));
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_EQ(report->failures.empty(), schedule == Schedule::kCanonical);
   }

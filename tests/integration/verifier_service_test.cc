@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/canonical/rungs.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/rpc/grpc_server.h"
@@ -21,7 +22,6 @@
 #include "tests/testing/canonical_loop.h"
 #include "tests/testing/tiny_model.h"
 #include "verifier/engine/engine.h"
-#include "verifier/engine/pass_builder.h"
 #include "verifier/service.h"
 
 namespace selfsame::verifier {

@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "common/canonical/rungs.h"
 #include "common/check.h"
 #include "common/errors.h"
-#include "verifier/engine/pass_builder.h"
 
 namespace selfsame::sim {
 
@@ -48,7 +48,7 @@ void SimVerifier::Start(uint64_t weights) {
   info.vocab_size = kVocabSize;
   info.max_window_size = setup_.max_window_size;
   info.max_sessions = setup_.max_sessions;
-  info.rungs = verifier::DefaultRungs(setup_.max_rows);
+  info.rungs = DefaultRungs(setup_.max_rows);
   worker_ = std::make_unique<verifier::Worker>(
       *model_, SimModel::CreateCache(setup_.kv_block_count, random_.Fork()), std::move(info),
       setup_.max_wait, policy_);

@@ -10,10 +10,6 @@
 
 namespace selfsame::verifier {
 
-// The row counts a verifier runs passes at by default: dense enough that little is padded, the
-// largest being `max_rows`. Ascending.
-std::vector<int32_t> DefaultRungs(int32_t max_rows);
-
 // The rows one session waits for. A session either prefills (and its windows wait) or has windows.
 struct Demand {
   uint64_t order = 0;                // the session's; identifies it

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/canonical/pass_rows.h"
 #include "common/check.h"
 #include "common/errors.h"
-#include "verifier/engine/pass_rows.h"
 #include "verifier/engine/validate.h"
 
 namespace selfsame::verifier {

@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/canonical/rungs.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/mutex.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/testing/canonical_loop.h"
+#include "tests/testing/forwarding_ops.h"
 #include "tests/testing/tiny_model.h"
-#include "tests/unit/verifier/forwarding_ops.h"
 #include "tests/unit/verifier/proposer.h"
-#include "verifier/engine/pass_builder.h"
 
 namespace selfsame::verifier {
 namespace {

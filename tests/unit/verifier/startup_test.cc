@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "common/canonical/rungs.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/testing/tiny_model.h"
-#include "verifier/engine/pass_builder.h"
 
 namespace selfsame::verifier {
 namespace {

@@ -9,12 +9,12 @@
 #include <memory>
 #include <string>
 
+#include "common/canonical/rungs.h"
 #include "common/errors.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/testing/canonical_loop.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/verifier/proposer.h"
-#include "verifier/engine/pass_builder.h"
 
 namespace selfsame::verifier {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 // The scope of the promise: two verifiers with the same fingerprint give the same answers. SHA-256,
 // 64 hexadecimal digits, over named fields: the digests of the weights, tokenizer.json and the chat
@@ -18,4 +18,4 @@ absl::StatusOr<std::string> ComputeFingerprint(const ModelSource& source, const 
                                                std::string_view arithmetic_id,
                                                std::string_view golden_digest);
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

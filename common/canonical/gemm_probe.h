@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 // Matrix products over the model's two reduction lengths whose large terms cancel, so that another
 // order of summation gives another result in nearly every element. One thread.
@@ -45,4 +45,4 @@ class GemmProbe {
   std::vector<Product> products_;
 };
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

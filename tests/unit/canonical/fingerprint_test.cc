@@ -1,4 +1,4 @@
-#include "verifier/engine/fingerprint.h"
+#include "common/canonical/fingerprint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/testing/tiny_model.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 class FingerprintTest : public ::testing::Test {
@@ -85,4 +85,4 @@ TEST_F(FingerprintTest, AMissingTokeniserIsNamed) {
 }
 
 }  // namespace
-}  // namespace selfsame::verifier
+}  // namespace selfsame

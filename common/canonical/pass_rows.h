@@ -5,7 +5,7 @@
 
 #include "kernels/ops.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 // The host arrays of a pass, filled run by run. Must live until the pass has ended.
 class PassRows {
@@ -31,4 +31,4 @@ class PassRows {
   std::vector<SampleRow> sampling_;  // of each logit row
 };
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

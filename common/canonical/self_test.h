@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 struct SelfTestReport {
   std::vector<int32_t> rungs;         // those that passed, ascending
@@ -27,4 +27,4 @@ struct SelfTestReport {
 // when the outputs of the reference are not finite; other errors are the device's.
 absl::StatusOr<SelfTestReport> RunSelfTest(Model& model, std::span<const int32_t> rungs);
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

@@ -1,4 +1,4 @@
-#include "verifier/engine/self_test.h"
+#include "common/canonical/self_test.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/canonical/gemm_probe.h"
+#include "common/canonical/kv_probe.h"
+#include "common/canonical/pass_rows.h"
 #include "common/check.h"
 #include "common/errors.h"
 #include "common/kv/sequence_state.h"
 #include "common/sha256.h"
-#include "verifier/engine/gemm_probe.h"
-#include "verifier/engine/kv_probe.h"
-#include "verifier/engine/pass_rows.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 constexpr int32_t kGuardBlock = 0;
@@ -340,4 +340,4 @@ absl::StatusOr<SelfTestReport> RunSelfTest(Model& model, std::span<const int32_t
   return report;
 }
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

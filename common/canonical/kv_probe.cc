@@ -1,4 +1,4 @@
-#include "verifier/engine/kv_probe.h"
+#include "common/canonical/kv_probe.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 constexpr BFloat16 kPoison{0x7fff};  // a NaN
@@ -113,4 +113,4 @@ bool KvProbe::IsGuardIntact() const {
                      [](BFloat16 value) { return value.bits == kPoison.bits; });
 }
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

@@ -1,4 +1,4 @@
-#include "verifier/engine/fingerprint.h"
+#include "common/canonical/fingerprint.h"
 
 #include <bit>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "common/limits.h"
 #include "common/sha256.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 constexpr std::string_view kAbsent = "absent";
@@ -94,4 +94,4 @@ absl::StatusOr<std::string> ComputeFingerprint(const ModelSource& source, const 
   return digest.HexDigest();
 }
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 
-namespace selfsame::verifier {
+namespace selfsame::testing {
 
 // Passes every call on; a test overrides the one it wants to spoil.
 class ForwardingOps : public Ops {
@@ -85,4 +85,4 @@ class ForwardingOps : public Ops {
   Pass pass_;
 };
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame::testing

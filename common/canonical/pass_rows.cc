@@ -1,8 +1,8 @@
-#include "verifier/engine/pass_rows.h"
+#include "common/canonical/pass_rows.h"
 
 #include "common/check.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 void PassRows::BeginSequence(int32_t first_position, const int32_t* block_table) {
   sequences_.push_back({.first_row = row_count(),
@@ -35,4 +35,4 @@ Pass PassRows::PaddedTo(int32_t row_count) {
           .logit_rows = logit_rows_};
 }
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

@@ -1,4 +1,4 @@
-#include "verifier/engine/gemm_probe.h"
+#include "common/canonical/gemm_probe.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "common/errors.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 constexpr int32_t kOutputs = 48;
@@ -134,4 +134,4 @@ absl::StatusOr<bool> GemmProbe::Check(int32_t rung) {
   return true;
 }
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame

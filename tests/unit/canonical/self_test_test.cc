@@ -1,4 +1,4 @@
-#include "verifier/engine/self_test.h"
+#include "common/canonical/self_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,12 +6,12 @@
 #include <memory>
 #include <utility>
 
+#include "common/canonical/rungs.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "tests/testing/forwarding_ops.h"
 #include "tests/testing/tiny_model.h"
-#include "tests/unit/verifier/forwarding_ops.h"
-#include "verifier/engine/pass_builder.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 namespace {
 
 using ::testing::Contains;
@@ -87,13 +87,13 @@ TEST_F(SelfTestTest, TheGoldenDigestDependsOnTheModelAlone) {
 
 // Spoils the lowest bit of one output of every product of at least `min_rows` rows, as another
 // order of summation would.
-class OtherSumForManyRows final : public ForwardingOps {
+class OtherSumForManyRows final : public testing::ForwardingOps {
  public:
   OtherSumForManyRows(std::unique_ptr<Ops> ops, int32_t min_rows)
       : ForwardingOps(std::move(ops)), min_rows_(min_rows) {}
   void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
             BFloat16* y) override {
-    ForwardingOps::Gemm(x, rows, w, bias, y);
+    testing::ForwardingOps::Gemm(x, rows, w, bias, y);
     for (int64_t row = 0; row < rows && rows >= min_rows_; ++row) y[row * w.n()].bits ^= 1u;
   }
 
@@ -109,12 +109,12 @@ TEST_F(SelfTestTest, RungsWithAnotherOrderOfSummationAreDropped) {
 }
 
 // Attention whose result depends on where in the pass a row is.
-class AttentionByOffset final : public ForwardingOps {
+class AttentionByOffset final : public testing::ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  using testing::ForwardingOps::ForwardingOps;
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                  BFloat16* out) override {
-    ForwardingOps::Attention(shape, qkv, kv, out);
+    testing::ForwardingOps::Attention(shape, qkv, kv, out);
     for (int64_t row = 5; row < pass().row_count; ++row) out[row * shape.output_width()].bits ^= 1u;
   }
 };
@@ -126,12 +126,12 @@ TEST_F(SelfTestTest, RowOffsetsAreTried) {
 
 // Rows that are not alone in their sequence's pass come out otherwise, as with kernels that treat
 // decode and prefill apart.
-class AttentionByRowsOfSequence final : public ForwardingOps {
+class AttentionByRowsOfSequence final : public testing::ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  using testing::ForwardingOps::ForwardingOps;
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                  BFloat16* out) override {
-    ForwardingOps::Attention(shape, qkv, kv, out);
+    testing::ForwardingOps::Attention(shape, qkv, kv, out);
     for (const SequenceRows& sequence : pass().sequences) {
       if (sequence.row_count < 3) continue;
       const int64_t row = sequence.first_row + sequence.row_count - 1;
@@ -146,12 +146,12 @@ TEST_F(SelfTestTest, DecodeRowsWindowsAndChunksAreCompared) {
 }
 
 // Multiplies what it should not read by zero, which NaN survives.
-class AttentionReadsNextPosition final : public ForwardingOps {
+class AttentionReadsNextPosition final : public testing::ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  using testing::ForwardingOps::ForwardingOps;
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                  BFloat16* out) override {
-    ForwardingOps::Attention(shape, qkv, kv, out);
+    testing::ForwardingOps::Attention(shape, qkv, kv, out);
     const int64_t block_elements =
         int64_t{2} * shape.kv_head_count * kKvBlockTokens * shape.head_dim;
     for (const SequenceRows& sequence : pass().sequences) {
@@ -174,12 +174,12 @@ TEST_F(SelfTestTest, ReadingAnUnwrittenPositionIsNoticed) {
 }
 
 // Padding rows write KV at position 0 of block 0.
-class PaddingWritesKv final : public ForwardingOps {
+class PaddingWritesKv final : public testing::ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  using testing::ForwardingOps::ForwardingOps;
   void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
                       KvLayer kv) override {
-    ForwardingOps::RopeAndStoreKv(shape, rope, qkv, kv);
+    testing::ForwardingOps::RopeAndStoreKv(shape, rope, qkv, kv);
     int32_t covered = 0;
     for (const SequenceRows& sequence : pass().sequences) covered += sequence.row_count;
     if (covered < pass().row_count) kv.data[0] = ToBFloat16(1.0f);
@@ -194,4 +194,4 @@ TEST_F(SelfTestTest, KvOfPaddingRowsIsNoticed) {
 }
 
 }  // namespace
-}  // namespace selfsame::verifier
+}  // namespace selfsame

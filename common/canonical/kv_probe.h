@@ -8,7 +8,7 @@
 #include "common/kv/kv_cache.h"
 #include "common/model/model.h"
 
-namespace selfsame::verifier {
+namespace selfsame {
 
 // Host copy of some blocks of every layer: [layer][block][K|V][kv_head][16][head_dim].
 using KvImage = std::vector<BFloat16>;
@@ -49,4 +49,4 @@ class KvProbe {
   const size_t block_elements_;  // of one layer
 };
 
-}  // namespace selfsame::verifier
+}  // namespace selfsame
