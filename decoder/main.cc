@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/canonical/authority.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/limits.h"
@@ -44,6 +46,10 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, metrics_listen, "",
           "HOST:PORT to serve metrics on, at /metrics; port 0 takes a free one; empty: none.");
 ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
+ABSL_FLAG(std::string, schedule, "fast",
+          "fast, or canonical: every request is computed as a verifier computes it, in one go, and "
+          "deterministic ones need no verifier.");
+ABSL_FLAG(bool, cuda_graphs, true, "CUDA: replay passes that come again as graphs.");
 ABSL_FLAG(std::string, gemm_plan_file, "",
           "CUDA: file in which measured plans of matrix products are kept between runs.");
 ABSL_FLAG(double, class_slack, 0.03,
@@ -122,17 +128,36 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const ModelSource& sour
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, int32_t context_limit) {
-  const PassLimits limits = {.max_rows = absl::GetFlag(FLAGS_max_batch_tokens),
-                             .max_logit_rows = absl::GetFlag(FLAGS_max_batch_size),
+absl::StatusOr<Schedule> ScheduleFromFlags(const std::vector<std::string>& verifiers) {
+  const std::string schedule = absl::GetFlag(FLAGS_schedule);
+  if (schedule == "fast") return Schedule::kFast;
+  if (schedule != "canonical") {
+    return InvalidArgumentError("--schedule",
+                                absl::StrCat("is \"", schedule, "\"; it may be fast or canonical"));
+  }
+  if (!verifiers.empty()) {
+    return InvalidArgumentError("--verifiers", "are not needed with --schedule=canonical");
+  }
+  return Schedule::kCanonical;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, Schedule schedule,
+                                                 int32_t context_limit) {
+  const int32_t max_rows = absl::GetFlag(FLAGS_max_batch_tokens);
+  // The self-test of the canonical schedule looks at the logits of every row.
+  const PassLimits limits = {.max_rows = max_rows,
+                             .max_logit_rows = schedule == Schedule::kCanonical
+                                                   ? max_rows
+                                                   : absl::GetFlag(FLAGS_max_batch_size),
                              .context_limit = context_limit};
   ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops,
                    CreateOps({.device = absl::GetFlag(FLAGS_device),
-                              .schedule = Schedule::kFast,
+                              .schedule = schedule,
                               .thread_count = absl::GetFlag(FLAGS_threads),
                               .max_rows = limits.max_rows,
                               .max_logit_rows = limits.max_logit_rows,
                               .class_slack = absl::GetFlag(FLAGS_class_slack),
+                              .cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs),
                               .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(source, limits, std::move(ops)));
   RETURN_IF_ERROR(model->WarmUp());
@@ -140,6 +165,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, int3
 }
 
 absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Model> model,
+                                                            std::optional<Authority> authority,
                                                             const Tokenizer& tokenizer,
                                                             const Clock& clock,
                                                             EngineObserver& observer) {
@@ -153,6 +179,7 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   options.core.sessions.verdict_timeout =
       std::chrono::milliseconds(absl::GetFlag(FLAGS_verdict_timeout_ms));
   options.core.observer = &observer;
+  options.core.authority = std::move(authority);
   options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
   options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);
   const int32_t context_limit = model->limits().context_limit;
@@ -212,6 +239,7 @@ absl::Status Serve(ShutdownSignal& shutdown) {
   RETURN_IF_ERROR(CheckFlags());
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_verifiers);
   RETURN_IF_ERROR(CheckVerifierAddresses(addresses));
+  ASSIGN_OR_RETURN(const Schedule schedule, ScheduleFromFlags(addresses));
   MetricRegistry registry;
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics_server,
                    ServeMetrics(absl::GetFlag(FLAGS_metrics_listen), registry));
@@ -221,7 +249,13 @@ absl::Status Serve(ShutdownSignal& shutdown) {
       const int32_t context_limit,
       ResolveContextLimit(absl::GetFlag(FLAGS_context_limit), config.max_position_embeddings));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(source, config));
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(source, context_limit));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(source, schedule, context_limit));
+  std::optional<Authority> authority;
+  if (schedule == Schedule::kCanonical) {
+    // All rows that a step may have must fit a row count that passed.
+    ASSIGN_OR_RETURN(authority, ProveAuthority(source, *model, model->limits().max_rows));
+  }
+  const bool is_authority = authority.has_value();
 
   ServiceOptions service_options = DescribeService(*model, *tokenizer);
   service_options.model = source.Name();
@@ -231,8 +265,9 @@ absl::Status Serve(ShutdownSignal& shutdown) {
   for (const auto& client : clients) client_views.push_back(client.get());
 
   const SteadyClock clock;
-  ASSIGN_OR_RETURN(const std::unique_ptr<DecoderEngine> engine,
-                   CreateEngine(std::move(model), *tokenizer, clock, metrics));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<DecoderEngine> engine,
+      CreateEngine(std::move(model), std::move(authority), *tokenizer, clock, metrics));
   RandomSource random;
   InferenceService service(std::move(service_options),
                            {.tokenizer = *tokenizer,
@@ -247,8 +282,9 @@ absl::Status Serve(ShutdownSignal& shutdown) {
                                 },
                             .random = [&random] { return random.Next(); }});
   engine->Start({client_views.begin(), client_views.end()});
-  ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
-                   Server::Start(absl::GetFlag(FLAGS_listen), service, *engine, client_views));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Server> server,
+      Server::Start(absl::GetFlag(FLAGS_listen), service, *engine, client_views, is_authority));
   std::printf("listening on %s\n", server->address().c_str());
   if (metrics_server != nullptr) {
     std::printf("metrics on %s\n", metrics_server->address().c_str());

@@ -9,12 +9,13 @@ namespace selfsame::decoder {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& listen,
                                                       InferenceService& service,
                                                       VerifierEvents& engine_events,
-                                                      std::vector<VerifierClient*> verifiers) {
+                                                      std::vector<VerifierClient*> verifiers,
+                                                      bool is_authority) {
   ASSIGN_OR_RETURN(std::unique_ptr<GrpcServer> grpc_server, GrpcServer::Start(listen, {&service}));
   std::unique_ptr<Server> server(
       new Server(std::move(grpc_server), engine_events, std::move(verifiers)));
   server->grpc_server_->SetServing(kHealthName, true);
-  server->grpc_server_->SetServing(kDeterministicHealthName, false);
+  server->grpc_server_->SetServing(kDeterministicHealthName, is_authority);
   for (VerifierClient* verifier : server->verifiers_) verifier->Start(*server);
   return server;
 }

@@ -24,11 +24,13 @@ inline constexpr char kDeterministicHealthName[] = "selfsame.v1.Inference/determ
 class Server final : public VerifierEvents {
  public:
   // Listens, then starts the verifier clients, whose events go to the engine through this object.
-  // `service`, `engine_events` and `verifiers` must outlive it.
+  // `service`, `engine_events` and `verifiers` must outlive it. `is_authority`: deterministic
+  // requests are served without verifiers.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& listen,
                                                        InferenceService& service,
                                                        VerifierEvents& engine_events,
-                                                       std::vector<VerifierClient*> verifiers);
+                                                       std::vector<VerifierClient*> verifiers,
+                                                       bool is_authority);
   ~Server() override;
 
   // HOST:PORT with the port really bound.

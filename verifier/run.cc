@@ -38,6 +38,7 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50052",
 ABSL_FLAG(std::string, metrics_listen, "",
           "HOST:PORT to serve metrics on, at /metrics; port 0 takes a free one; empty: none.");
 ABSL_FLAG(std::string, device, "cpu", "Where the model runs: cpu, cuda or cuda:N.");
+ABSL_FLAG(bool, cuda_graphs, true, "CUDA: replay passes that come again as graphs.");
 ABSL_FLAG(std::string, gemm_plan_file, "",
           "CUDA: file in which measured plans of matrix products are kept between runs.");
 ABSL_FLAG(int32_t, threads, 0, "CPU threads of the forward pass; 0: one for each CPU.");
@@ -67,6 +68,7 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
   RETURN_IF_ERROR(CheckFlagRange("--max_wait_ms", max_wait_ms, 0, kMaxTimeoutMs));
   return StartupOptions{.source = std::move(source),
                         .device = absl::GetFlag(FLAGS_device),
+                        .cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs),
                         .plan_file = absl::GetFlag(FLAGS_gemm_plan_file),
                         .thread_count = absl::GetFlag(FLAGS_threads),
                         .kv_size_mb = absl::GetFlag(FLAGS_kv_size_mb),

@@ -44,6 +44,22 @@ absl::Status CheckOptions(const DecoderEngineOptions& options, const PassLimits&
   return absl::OkStatus();
 }
 
+absl::Status CheckCanDecide(const GenerationRequest& request,
+                            const std::optional<Authority>& authority, int32_t verifier_count) {
+  if (!request.is_deterministic) return absl::OkStatus();
+  if (!authority && verifier_count == 0) {
+    return FailedPreconditionError(
+        "deterministic requests need a verifier, and this decoder has none configured");
+  }
+  if (authority && request.expected_fingerprint &&
+      *request.expected_fingerprint != authority->fingerprint) {
+    return FailedPreconditionError(absl::StrCat("expected_fingerprint is ",
+                                                *request.expected_fingerprint, ", the decoder has ",
+                                                authority->fingerprint));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecoderEngine>> DecoderEngine::Create(
@@ -113,10 +129,7 @@ absl::StatusOr<uint64_t> DecoderEngine::Enqueue(GenerationRequest request,
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(health_);
   if (!is_started_ || is_draining_) return UnavailableError("the decoder is shutting down");
-  if (request.is_deterministic && verifier_count_ == 0) {
-    return FailedPreconditionError(
-        "deterministic requests need a verifier, and this decoder has none configured");
-  }
+  RETURN_IF_ERROR(CheckCanDecide(request, options_.core.authority, verifier_count_));
   if (stats_.waiting_requests >= options_.max_waiting_requests) {
     return ResourceExhaustedError(
         absl::StrCat("the queue of ", options_.max_waiting_requests, " requests is full"),

@@ -26,7 +26,7 @@ EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache&
       clock_(clock),
       observer_(options.observer == nullptr ? no_observer_ : *options.observer),
       blocks_(kv.block_count()),
-      runner_(model, kv),
+      runner_(model, kv, options.authority ? options.authority->rungs : std::vector<int32_t>()),
       sessions_(options.sessions, links, policy, observer_),
       scheduler_(scheduler ? std::move(scheduler)
                            : std::make_unique<Scheduler>(options.scheduler)) {}
@@ -49,7 +49,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
       std::make_unique<Request>(id, std::move(params), std::move(sink), *std::move(output));
   Request& request = *owned;
   request.arrived_at = arrived_at;
-  if (request.params.is_deterministic) {
+  if (request.params.is_deterministic && !options_.authority) {
     request.verification.emplace(
         SpeculationParams{.prompt_length = request.prompt_length(),
                           .max_tokens = request.params.max_tokens,
@@ -63,7 +63,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   }
   request.schedule.id = id;
   request.schedule.length = request.length();
-  request.schedule.never_waits = !request.params.is_deterministic;
+  request.schedule.never_waits = !request.verification;
   request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
   requests_[id] = std::move(owned);
   scheduler_->Add(&request.schedule);
@@ -211,13 +211,18 @@ void EngineCore::ReportWaits() {
 void EngineCore::Admit(Request& request) {
   if (request.has_started) return;  // preempted before
   if (!request.verification) {
-    Start(request, "");
+    Start(request, OwnFingerprint(request));
     return;
   }
   // Several may be admitted in one step, and only the first of them find room on the verifiers. The
   // others get their session in a later step.
   auto found = sessions_.Seek(request, clock_.Now());
   if (found.ok() && *found) OpenSession(request);
+}
+
+std::string EngineCore::OwnFingerprint(const Request& request) const {
+  const bool is_decided_here = request.params.is_deterministic && options_.authority.has_value();
+  return is_decided_here ? options_.authority->fingerprint : std::string();
 }
 
 void EngineCore::OpenSession(Request& request) {
@@ -327,6 +332,8 @@ void EngineCore::Finish(Request& request) {
     event.rolled_back_tokens = counters.rolled_back_tokens;
     event.redecoded_tokens = counters.redecoded_tokens;
     event.fingerprint = request.verification->fingerprint;
+  } else {
+    event.fingerprint = OwnFingerprint(request);
   }
   observer_.OnEnd({.is_deterministic = request.params.is_deterministic,
                    .code = absl::StatusCode::kOk,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/canonical/authority.h"
 #include "common/clock.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_cache.h"
@@ -28,6 +29,10 @@ struct CoreOptions {
   SessionOptions sessions;
   int32_t max_inflight_windows = 4;    // of one request
   EngineObserver* observer = nullptr;  // null: none; must outlive the core
+  // Set when the model runs under the canonical schedule and has proved itself: its own tokens are
+  // the answer then, and deterministic requests open no sessions. Passes run at its rungs, of which
+  // the last is the scheduler's max_batch_tokens.
+  std::optional<Authority> authority = std::nullopt;
 };
 
 // The engine without its thread: everything that happens to requests between Submit and their last
@@ -82,6 +87,8 @@ class EngineCore {
   void ReportWaits();
   void Admit(Request& request);
   void OpenSession(Request& request);
+  // Under which the model itself decides this request's answer; empty when it does not.
+  std::string OwnFingerprint(const Request& request) const;
   void TakeToken(Request& request, const SampledToken& token);
   void ProposeToken(Request& request, int32_t token_id);
   // Delivers tokens that stand, and finishes the request if they hold its end. The request may be

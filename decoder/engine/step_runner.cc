@@ -1,11 +1,15 @@
 #include "decoder/engine/step_runner.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "common/check.h"
 #include "common/errors.h"
 
 namespace selfsame::decoder {
 
-StepRunner::StepRunner(ForwardModel& model, KvCache& kv) : model_(model), kv_(kv) {
+StepRunner::StepRunner(ForwardModel& model, KvCache& kv, std::vector<int32_t> rungs)
+    : model_(model), kv_(kv), rungs_(std::move(rungs)) {
   const auto max_rows = static_cast<size_t>(model.limits().max_rows);
   const auto max_logit_rows = static_cast<size_t>(model.limits().max_logit_rows);
   token_ids_.reserve(max_rows);
@@ -50,6 +54,12 @@ absl::Status StepRunner::Run(std::span<const RequestRows> rows) {
   for (const RequestRows& request_rows : rows) AddRows(request_rows);
   sampled_.resize(sampling_.size());
 
+  const auto rung =
+      std::lower_bound(rungs_.begin(), rungs_.end(), static_cast<int32_t>(token_ids_.size()));
+  if (rung != rungs_.end()) {
+    token_ids_.resize(static_cast<size_t>(*rung), 0);
+    positions_.resize(static_cast<size_t>(*rung), 0);
+  }
   Pass pass;
   pass.row_count = static_cast<int32_t>(token_ids_.size());
   pass.token_ids = token_ids_;

@@ -22,8 +22,9 @@ struct RequestRows {
 // Turns the rows of a step into one pass of the model. Its buffers are allocated once. One thread.
 class StepRunner {
  public:
-  // Both must outlive the runner.
-  StepRunner(ForwardModel& model, KvCache& kv);
+  // Both must outlive the runner. A pass is padded to the next of `rungs`, ascending; with none, or
+  // beyond the last, it has the rows it has.
+  StepRunner(ForwardModel& model, KvCache& kv, std::vector<int32_t> rungs = {});
 
   // Runs the pass and advances each request's state over its rows. Then sampled() holds one token
   // for each of `rows` that is sampled, in order. An error means the device is lost. REQUIRES: room
@@ -36,6 +37,7 @@ class StepRunner {
 
   ForwardModel& model_;
   KvCache& kv_;
+  const std::vector<int32_t> rungs_;
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> positions_;
   std::vector<SequenceRows> sequences_;

@@ -156,6 +156,7 @@ TEST(DecoderStartupTest, BadFlagsNameFlagAndLimit) {
         Case{"--failover_timeout_ms=-1", "--failover_timeout_ms: must be between 0 and"},
         Case{"--verdict_timeout_ms=0", "--verdict_timeout_ms: must be between 1 and"},
         Case{"--drain_timeout_ms=-1", "--drain_timeout_ms: must be between 0 and"},
+        Case{"--schedule=slow", "--schedule: is \"slow\"; it may be fast or canonical"},
         Case{"--verifiers=here", "--verifiers: must be HOST:PORT with a port from 1"},
         Case{"--verifiers=a:1,a:1", "--verifiers: names a:1 twice"}}) {
     std::vector<std::string> flags = TestServiceFlags(model.path());

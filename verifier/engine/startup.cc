@@ -31,6 +31,7 @@ absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolic
                                         .thread_count = options.thread_count,
                                         .max_rows = max_rows,
                                         .max_logit_rows = max_rows,
+                                        .cuda_graphs = options.cuda_graphs,
                                         .plan_file = options.plan_file}));
   return StartUpOn(std::move(ops), options, std::move(policy));
 }

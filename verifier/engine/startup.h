@@ -15,6 +15,7 @@ namespace selfsame::verifier {
 struct StartupOptions {
   ModelSource source;
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
+  bool cuda_graphs = true;     // see BackendOptions
   std::string plan_file = {};  // see BackendOptions
   int32_t thread_count = 0;    // CPU; 0: one for each CPU
   int32_t kv_size_mb = 0;      // of all sessions together
