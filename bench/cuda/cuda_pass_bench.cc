@@ -2,12 +2,15 @@
 // schedules: decode steps and verifier passes, their parts, and the sum of the fastest matrix
 // products that cuBLASLt has. Prints Markdown tables.
 //
-//   cuda_pass_bench [CONTEXT]        positions before each row's sequence; default 1024
+//   cuda_pass_bench [CONTEXT [plain]]     CONTEXT: positions before each row's sequence, default
+//   1024;
+//                                         plain: passes are enqueued op by op, not as graphs
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -102,10 +105,11 @@ absl::Status PrintGemms(const LayerModelShape& shape, std::map<int32_t, GemmSum>
 }
 
 absl::StatusOr<std::unique_ptr<LayerModel>> Create(const LayerModelShape& shape, Schedule schedule,
-                                                   int32_t kv_blocks) {
-  ASSIGN_OR_RETURN(
-      auto ops,
-      CreateCudaOps({.schedule = schedule, .max_rows = kMaxRows, .max_logit_rows = kMaxRows}));
+                                                   int32_t kv_blocks, bool use_graphs) {
+  ASSIGN_OR_RETURN(auto ops, CreateCudaOps({.schedule = schedule,
+                                            .max_rows = kMaxRows,
+                                            .max_logit_rows = kMaxRows,
+                                            .use_graphs = use_graphs}));
   return LayerModel::Create(shape, kMaxRows, kv_blocks, std::move(ops));
 }
 
@@ -133,14 +137,14 @@ absl::Status PrintParts(LayerModel& model, const LayerModelShape& shape, const c
   return absl::OkStatus();
 }
 
-absl::Status Run(int32_t context) {
+absl::Status Run(int32_t context, bool use_graphs) {
   const LayerModelShape shape;
   std::map<int32_t, GemmSum> best;
   RETURN_IF_ERROR(PrintGemms(shape, best));
 
   const int32_t kv_blocks = 256 * ((context + 64) / kKvBlockTokens + 1);
-  ASSIGN_OR_RETURN(auto fast, Create(shape, Schedule::kFast, kv_blocks));
-  ASSIGN_OR_RETURN(auto canonical, Create(shape, Schedule::kCanonical, kv_blocks));
+  ASSIGN_OR_RETURN(auto fast, Create(shape, Schedule::kFast, kv_blocks, use_graphs));
+  ASSIGN_OR_RETURN(auto canonical, Create(shape, Schedule::kCanonical, kv_blocks, use_graphs));
   std::printf("\nDecode, context %d, ms a step\n\n", context);
   std::printf("| batch | fast | canonical | throughput canonical / fast |\n");
   std::printf("| --- | --- | --- | --- |\n");
@@ -179,7 +183,8 @@ absl::Status Run(int32_t context) {
 
 int main(int argc, char** argv) {
   const int context = argc > 1 ? std::atoi(argv[1]) : 1024;
-  const absl::Status status = selfsame::bench::Run(std::clamp(context, 1, 8192));
+  const bool use_graphs = argc < 3 || std::strcmp(argv[2], "plain") != 0;
+  const absl::Status status = selfsame::bench::Run(std::clamp(context, 1, 8192), use_graphs);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }
