@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Checks the CUDA backend and then measures it, from a bundle, within a time limit: what matters most
+# comes first, and a stage that outlasts its share is cut off. Prints the tables; LOG_DIR keeps the
+# logs.
+#
+#   bench/cuda/measure.sh BUNDLE_DIR LOG_DIR [MODEL_DIR]
+#
+# BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
+# selfsame-tiny-model, selfsame_gpu_test, cuda_pass_bench and flip_share_bench. MODEL_DIR: a real model
+# whose share of flipped tokens the synthetic ones should have.
+# STAGES=tests,flips,passes,plain,serve chooses; LIMIT_S=560 bounds the whole.
+set -uo pipefail
+
+if [[ $# -lt 2 ]]; then
+  sed -n '2,13p' "$0" | cut -c3- >&2
+  exit 2
+fi
+here=$(cd "$(dirname "$0")/../.." && pwd)
+bundle=$1
+logs=$2
+model=${3:-}
+stages=${STAGES:-tests,flips,passes,serve}
+limit_s=${LIMIT_S:-560}
+mkdir -p "$logs"
+status=0
+summary=()
+
+# stage NAME SECONDS COMMAND..: runs it for at most that long and at most what is left.
+stage() {
+  local name=$1 most=$2 start=$SECONDS result=0
+  shift 2
+  [[ ,$stages, == *,$name,* ]] || return 0
+  local left=$((limit_s - SECONDS))
+  if ((left < 15)); then
+    summary+=("$name: not run, no time was left")
+    status=1
+    return 0
+  fi
+  echo "=== $name"
+  timeout --kill-after=5 $((most < left ? most : left)) "$@" 2>&1 | tee "$logs/$name.out" || result=$?
+  ((result == 0)) || status=1
+  summary+=("$name: status $result, $((SECONDS - start)) s")
+}
+
+# The products of the 8B shape find their plans once for all settings.
+flips() {
+  local settings=()
+  for gain in 1 2 4; do
+    for beta in 0.15 0.25 0.5; do
+      settings+=("synthetic:8b:1:gain=$gain:beta=$beta")
+    done
+  done
+  [[ -z $model ]] || settings=("$model" "${settings[@]}")
+  "$bundle/run" flip_share_bench --device=cuda --batch=16 --tokens=192 \
+    --gemm_plan_file="$logs/flip-plans.json" "${settings[@]}"
+}
+export -f flips
+export bundle logs model
+
+stage tests 240 env GPU_TEST_SANITIZER="${GPU_TEST_SANITIZER:-off}" \
+  "$here/deploy/gpu_test.sh" "$bundle" "$logs/tests"
+stage flips 120 bash -c flips
+stage passes 150 "$bundle/run" cuda_pass_bench 1024
+stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
+stage serve 300 "$here/deploy/gpu_serve_test.sh" "$bundle" "$logs/serve" \
+  --synthetic="${SYNTHETIC:-8b:1}"
+
+printf '\n'
+printf '%s\n' "${summary[@]}"
+exit $status
