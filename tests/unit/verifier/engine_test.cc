@@ -30,11 +30,11 @@ constexpr int32_t kVocabSize = 512;
 constexpr int32_t kContextLimit = 256;
 
 // What happens at the end of a pass is up to the test.
-class ControlledOps final : public ForwardingOps {
+class ControlledOps final : public testing::ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  using testing::ForwardingOps::ForwardingOps;
   absl::Status EndPass() override {
-    RETURN_IF_ERROR(ForwardingOps::EndPass());
+    RETURN_IF_ERROR(testing::ForwardingOps::EndPass());
     return at_end_of_pass ? at_end_of_pass() : absl::OkStatus();
   }
   std::function<absl::Status()> at_end_of_pass;

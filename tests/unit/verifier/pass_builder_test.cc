@@ -3,14 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 
 namespace selfsame::verifier {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::Ge;
 using ::testing::IsEmpty;
 
 using Ms = std::chrono::milliseconds;
@@ -164,16 +161,6 @@ TEST(PassBuilder, WindowsBehindAnEndAreLeftOut) {
   const PassPlan plan = builder.Build(std::vector<Demand>{Windows(1, {8, 0, 0})}, At(0));
   ASSERT_EQ(plan.runs.size(), 1u);
   EXPECT_EQ(plan.runs[0].window_count, 1);
-}
-
-TEST(Rungs, AreDenseWhereSmallAndEndAtTheLargestPass) {
-  EXPECT_THAT(DefaultRungs(1), ElementsAre(1));
-  EXPECT_THAT(DefaultRungs(30), ElementsAre(1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 30));
-  EXPECT_THAT(DefaultRungs(64), ElementsAre(1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64));
-  const std::vector<int32_t> rungs = DefaultRungs(512);
-  EXPECT_EQ(rungs.back(), 512);
-  EXPECT_TRUE(std::is_sorted(rungs.begin(), rungs.end()));
-  EXPECT_THAT(rungs, Each(Ge(1)));
 }
 
 TEST(Rungs, TheSmallestThatFitsIsChosen) {
