@@ -8,11 +8,12 @@
 # BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
 # selfsame-tiny-model, selfsame_gpu_test, cuda_pass_bench and flip_share_bench. MODEL_DIR: a real model
 # whose share of flipped tokens the synthetic ones should have.
-# STAGES=tests,flips,passes,plain,serve chooses; LIMIT_S=560 bounds the whole.
+# STAGES=tests,flips,passes,plain,serve chooses (plain: passes without graphs); LIMIT_S=560 bounds the
+# whole; SYNTHETIC=8b:1 is the model that is served.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,13p' "$0" | cut -c3- >&2
+  sed -n '2,14p' "$0" | cut -c3- >&2
   exit 2
 fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -59,11 +60,11 @@ export bundle logs model
 
 stage tests 240 env GPU_TEST_SANITIZER="${GPU_TEST_SANITIZER:-off}" \
   "$here/deploy/gpu_test.sh" "$bundle" "$logs/tests"
-stage flips 120 bash -c flips
+stage flips 150 bash -c flips
 stage passes 150 "$bundle/run" cuda_pass_bench 1024
 stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
 stage serve 300 "$here/deploy/gpu_serve_test.sh" "$bundle" "$logs/serve" \
-  --synthetic="${SYNTHETIC:-8b:1}"
+  --synthetic="${SYNTHETIC:-8b:1}" --tokens=64 --phases=16:0.5
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
