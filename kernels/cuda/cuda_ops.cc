@@ -73,13 +73,13 @@ std::string ScopeOf(const Device& device) {
 class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, Device device, Stream stream, GemmPlans plans,
-          PassBuffers pass_buffers, SampleBuffers samples)
+          PassBuffers pass_buffers, SampleBuffers sample_buffers)
       : options_(options),
         device_(std::move(device)),
         stream_(std::move(stream)),
         plans_(std::move(plans)),
         pass_buffers_(std::move(pass_buffers)),
-        samples_(std::move(samples)) {}
+        sample_buffers_(std::move(sample_buffers)) {}
 
   ~CudaOps() override { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
 
@@ -237,17 +237,18 @@ class CudaOps final : public Ops {
     SELFSAME_CHECK(params.size() == out.size() &&
                    static_cast<int32_t>(params.size()) <= options_.max_logit_rows);
     if (params.empty()) return;
-    if (samples_.is_pending()) {
+    if (!pending_samples_.empty()) {
       Flush();
       Wait();
       DeliverSamples();
     }
     const int32_t rows = LogitRowsToRun(static_cast<int32_t>(params.size()));
-    const auto op = samples_.Begin(logits, vocab, params, rows, out, stream_.get());
-    if (!op.ok()) return Note(op.status());
-    Do(*op);
+    Note(sample_buffers_.Upload(params, rows, vocab, stream_.get()));
+    if (!status_.ok()) return;
+    Do(sample_buffers_.CallOn(logits));
+    pending_samples_ = out;
     if (pass_.has_value()) return;
-    Note(samples_.CopyBack(stream_.get()));
+    Note(sample_buffers_.Download(stream_.get()));
     Wait();
     DeliverSamples();
   }
@@ -289,7 +290,7 @@ class CudaOps final : public Ops {
       }
     }
     ops_.clear();
-    if (samples_.is_pending()) Note(samples_.CopyBack(stream_.get()));
+    if (!pending_samples_.empty()) Note(sample_buffers_.Download(stream_.get()));
   }
 
   // With graphs, passes run with rounded row counts, so that there are few different ones.
@@ -312,8 +313,8 @@ class CudaOps final : public Ops {
   }
 
   void DeliverSamples() {
-    if (status_.ok()) return samples_.Deliver();
-    samples_.Drop();
+    if (!pending_samples_.empty() && status_.ok()) sample_buffers_.Deliver(pending_samples_);
+    pending_samples_ = {};
   }
 
   void Multiply(GemmOutput output, const BFloat16* x, int32_t rows, const PackedMatrix& w,
@@ -347,12 +348,13 @@ class CudaOps final : public Ops {
   Stream stream_;
   GemmPlans plans_;
   PassBuffers pass_buffers_;
-  SampleBuffers samples_;
+  SampleBuffers sample_buffers_;
   PassGraphs graphs_;
   std::vector<PassOp> ops_;  // of the open pass, not yet enqueued
   Memory partials_;          // output [kMaxPartialRows, heads, head_dim], then state [.., heads, 2]
   std::optional<Pass> pass_;
   std::optional<AttentionShape> shape_;
+  std::span<SampledToken> pending_samples_;
   absl::Status status_;
 };
 
@@ -378,11 +380,11 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
                                               .max_logit_rows = options.max_logit_rows,
                                               .plan_file = options.plan_file,
                                               .scope = cuda::ScopeOf(device)});
-  ASSIGN_OR_RETURN(cuda::SampleBuffers samples,
+  ASSIGN_OR_RETURN(cuda::SampleBuffers sample_buffers,
                    cuda::SampleBuffers::Create(options.max_logit_rows));
   return std::unique_ptr<Ops>(new cuda::CudaOps(options, std::move(device), std::move(stream),
                                                 std::move(plans), std::move(pass_buffers),
-                                                std::move(samples)));
+                                                std::move(sample_buffers)));
 }
 
 }  // namespace selfsame

@@ -45,9 +45,8 @@ class Enqueuer {
   absl::Status operator()(const SiluMulOp& op) const {
     return ToStatus(RunSiluMul(op.gate_up, op.rows, op.width, op.out, stream_), "SiLU");
   }
-  absl::Status operator()(const SampleOp& op) const {
-    return ToStatus(RunSample(op.logits, op.vocab, op.params, op.rows, op.out, op.top, stream_),
-                    "sampling");
+  absl::Status operator()(const SampleCall& call) const {
+    return ToStatus(RunSample(call, stream_), "sampling");
   }
 
  private:

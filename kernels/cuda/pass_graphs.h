@@ -37,18 +37,8 @@ struct SiluMulOp {
   BFloat16* out = nullptr;
   bool operator==(const SiluMulOp&) const = default;
 };
-struct SampleOp {
-  const float* logits = nullptr;
-  int32_t vocab = 0;
-  const SampleRow* params = nullptr;
-  int32_t rows = 0;
-  TokenLogprob* out = nullptr;
-  TokenLogprob* top = nullptr;
-  bool operator==(const SampleOp&) const = default;
-};
-
 using PassOp = std::variant<GatherRowsOp, GemmOp, RmsNormArgs, QkNormArgs, RopeArgs, AttentionArgs,
-                            SiluMulOp, SampleOp>;
+                            SiluMulOp, SampleCall>;
 
 // Enqueues one op.
 absl::Status Enqueue(const PassOp& op, GemmPlans& plans, cudaStream_t stream);

@@ -1,7 +1,6 @@
 #pragma once
 
-// What sampling takes and gives, on both sides of the bus: page-locked and device buffers,
-// allocated once.
+// What sampling reads and writes, on both sides of the copy. Buffers are allocated once.
 
 #include <cstdint>
 #include <span>
@@ -9,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/pass_graphs.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/ops.h"
 
 namespace selfsame::cuda {
@@ -18,31 +17,28 @@ class SampleBuffers {
  public:
   static absl::StatusOr<SampleBuffers> Create(int32_t max_rows);
 
-  // Starts copying the parameters of a call whose results are for `out`, and gives the op: `rows`
-  // rows, those past the parameters' greedy. The previous call's copies must be done.
-  absl::StatusOr<SampleOp> Begin(const float* logits, int32_t vocab,
-                                 std::span<const SampleRow> params, int32_t rows,
-                                 std::span<SampledToken> out, cudaStream_t stream);
-  // Starts copying the op's results to the host; it must be enqueued.
-  absl::Status CopyBack(cudaStream_t stream);
-  // Writes the results to where they were asked for. REQUIRES: CopyBack's copies are done.
-  void Deliver();
-  // Forgets the call.
-  void Drop() { out_ = {}; }
-
-  bool is_pending() const { return !out_.empty(); }
+  // Starts copying the parameters of `rows`; greedy ones follow up to `run_row_count` rows, at most
+  // max_rows. The previous copies must be done.
+  absl::Status Upload(std::span<const SampleRow> rows, int32_t run_row_count, int32_t vocab,
+                      cudaStream_t stream);
+  // The launch over what was uploaded last.
+  SampleCall CallOn(const float* logits) const;
+  // Starts copying the results back.
+  absl::Status Download(cudaStream_t stream) const;
+  // The results. REQUIRES: the stream has come past Download; out: [rows uploaded last].
+  void Deliver(std::span<SampledToken> out) const;
 
  private:
-  SampleBuffers() = default;
-
-  PinnedMemory host_params_;
-  PinnedMemory host_sampled_;
-  PinnedMemory host_top_;  // [max_rows, kMaxTopLogprobs]
-  Memory params_;
-  Memory sampled_;
+  PinnedMemory rows_host_;
+  PinnedMemory tokens_host_;
+  PinnedMemory top_host_;  // [max_rows, kMaxTopLogprobs]
+  Memory rows_;
+  Memory tokens_;
   Memory top_;
-  std::span<SampledToken> out_;
+  int32_t row_count_ = 0;
+  int32_t run_row_count_ = 0;
   int32_t vocab_ = 0;
+  bool has_top_ = false;  // of what was uploaded last, some row asks for its most likely tokens
 };
 
 }  // namespace selfsame::cuda

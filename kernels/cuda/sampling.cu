@@ -294,15 +294,14 @@ __device__ void WriteTop(const Row& row, float logarithm, int32_t count, TokenLo
   out[place] = {TokenOf(key), (logit - row.max) - logarithm};
 }
 
-__global__ void __launch_bounds__(kThreads)
-    SampleKernel(const float* logits, int32_t vocab, const SampleRow* params, TokenLogprob* out,
-                 TokenLogprob* top) {
+__global__ void __launch_bounds__(kThreads) SampleKernel(SampleCall call) {
   __shared__ Shared shared;
-  const SampleRow row_params = params[blockIdx.x];
-  const int32_t top_count = min(row_params.top_count, vocab);
-  top += int64_t{blockIdx.x} * kMaxTopLogprobs;
-  Row row = {logits + int64_t{blockIdx.x} * vocab, vocab, 0.0f, row_params.temperature};
-  const uint64_t max_key = FindMax(row.logits, vocab, shared);
+  const SampleRow row_params = call.params[blockIdx.x];
+  const int32_t top_count = min(row_params.top_count, call.vocab);
+  TokenLogprob* const top = call.top + int64_t{blockIdx.x} * kMaxTopLogprobs;
+  Row row = {call.logits + int64_t{blockIdx.x} * call.vocab, call.vocab, 0.0f,
+             row_params.temperature};
+  const uint64_t max_key = FindMax(row.logits, row.vocab, shared);
   row.max = FromOrderedBits(static_cast<uint32_t>(max_key >> 32));
   TokenLogprob result = {max(row_params.given_token, 0), NegativeInfinity()};
   if (row.max != NegativeInfinity()) {
@@ -315,16 +314,15 @@ __global__ void __launch_bounds__(kThreads)
   } else if (static_cast<int32_t>(threadIdx.x) < top_count) {
     top[threadIdx.x] = {static_cast<int32_t>(threadIdx.x), NegativeInfinity()};
   }
-  if (threadIdx.x == 0) out[blockIdx.x] = result;
+  if (threadIdx.x == 0) call.out[blockIdx.x] = result;
 }
 
 }  // namespace
 
-cudaError_t RunSample(const float* logits, int32_t vocab, const SampleRow* params, int32_t rows,
-                      TokenLogprob* out, TokenLogprob* top, cudaStream_t stream) {
-  if (rows == 0) return cudaSuccess;
-  if (vocab > kMaxVocab) return cudaErrorInvalidValue;
-  SampleKernel<<<rows, kThreads, 0, stream>>>(logits, vocab, params, out, top);
+cudaError_t RunSample(const SampleCall& call, cudaStream_t stream) {
+  if (call.rows == 0) return cudaSuccess;
+  if (call.vocab > kMaxVocab) return cudaErrorInvalidValue;
+  SampleKernel<<<call.rows, kThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }
 

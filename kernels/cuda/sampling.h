@@ -30,11 +30,17 @@ namespace selfsame::cuda {
 
 inline constexpr int32_t kMaxVocab = 1 << 20;
 
-// logits: [rows, vocab], params: [rows], out: [rows], top: [rows, kMaxTopLogprobs], of which a row
-// writes the first min(top_count, vocab); all device memory. REQUIRES: vocab <= kMaxVocab;
-// top_count
-// <= kMaxTopLogprobs.
-cudaError_t RunSample(const float* logits, int32_t vocab, const SampleRow* params, int32_t rows,
-                      TokenLogprob* out, TokenLogprob* top, cudaStream_t stream);
+// All device memory. REQUIRES: vocab <= kMaxVocab; top_count <= kMaxTopLogprobs.
+struct SampleCall {
+  const float* logits = nullptr;  // [rows, vocab]
+  int32_t vocab = 0;
+  const SampleRow* params = nullptr;  // [rows]
+  int32_t rows = 0;
+  TokenLogprob* out = nullptr;  // [rows]
+  // [rows, kMaxTopLogprobs], of which a row writes the first min(top_count, vocab).
+  TokenLogprob* top = nullptr;
+  bool operator==(const SampleCall&) const = default;
+};
+cudaError_t RunSample(const SampleCall& call, cudaStream_t stream);
 
 }  // namespace selfsame::cuda
