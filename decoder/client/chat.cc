@@ -7,6 +7,7 @@
 
 #include "decoder/client/command_line.h"
 #include "decoder/client/commands.h"
+#include "decoder/client/text_output.h"
 
 namespace selfsame::client {
 namespace {
@@ -25,12 +26,17 @@ int RunChat(std::span<const std::string> arguments) {
   std::optional<std::string> system;
   FlagParser parser("selfsame chat [--flag=value ...]",
                     "A conversation: one line of standard input is one message. /reset starts "
-                    "again, /exit or the end of input ends it.");
+                    "again, /exit or the end of input ends it. On a terminal the text of a "
+                    "deterministic answer is shown at once, dim until it is verified.");
+  bool stream_candidates = IsTerminalOutput();
   AddConnectFlags(parser, &connect);
   parser.Add("system", &system, "the system message");
   AddRequestFlags(parser, &request);
+  parser.Add("stream_candidates", &stream_candidates,
+             "with --deterministic: show tokens before they are verified");
   if (const auto exit_status = ParseOrExit(parser, arguments)) return *exit_status;
 
+  request.stream_candidates = stream_candidates && request.is_deterministic;
   const auto client = Connect(connect);
   if (!client.ok()) return ReportError(client.status());
   const bool interactive = isatty(STDIN_FILENO) != 0;
@@ -48,10 +54,8 @@ int RunChat(std::span<const std::string> arguments) {
     }
     messages.push_back({"user", line});
     request.input = messages;
-    const absl::StatusOr<Answer> answer = (*client)->Generate(request, [](std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    });
+    const TextCallback on_text = PrintText(request);
+    const absl::StatusOr<Answer> answer = (*client)->Generate(request, on_text);
     std::puts("");
     std::fflush(stdout);
     if (!answer.ok()) {

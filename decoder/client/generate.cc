@@ -10,6 +10,7 @@
 #include "common/limits.h"
 #include "decoder/client/command_line.h"
 #include "decoder/client/commands.h"
+#include "decoder/client/text_output.h"
 
 namespace selfsame::client {
 namespace {
@@ -71,6 +72,11 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
     json["rolled_back_tokens"] = answer.rolled_back_tokens;
     json["redecoded_tokens"] = answer.redecoded_tokens;
   }
+  if (answer.candidates > 0) {
+    json["candidates"] = answer.candidates;
+    json["retracts"] = answer.retracts;
+  }
+  if (answer.resumes > 0) json["resumes"] = answer.resumes;
   return json;
 }
 
@@ -108,6 +114,11 @@ int RunGenerate(std::span<const std::string> arguments) {
   AddRequestFlags(parser, &flags.request);
   parser.Add("logprobs", &flags.request.logprobs,
              "print position, token id and logprob of each output token after the text");
+  parser.Add("stream_candidates", &flags.request.stream_candidates,
+             "with --deterministic: receive tokens before they are verified; a terminal shows them "
+             "dim, and erases those that do not stand");
+  parser.Add("resume_attempts", &flags.request.resume_attempts,
+             "how often to go on with the answer when its stream breaks");
   parser.Add("json", &flags.json, "print one JSON object instead of streaming");
   if (const auto exit_status = ParseOrExit(parser, arguments)) return *exit_status;
   if (const absl::Status status = FillInput(flags); !status.ok()) return ReportError(status);
@@ -115,12 +126,7 @@ int RunGenerate(std::span<const std::string> arguments) {
   const auto client = Connect(flags.connect);
   if (!client.ok()) return ReportError(client.status());
   TextCallback on_text;
-  if (!flags.json) {
-    on_text = [](std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    };
-  }
+  if (!flags.json) on_text = PrintText(flags.request);
   const absl::StatusOr<Answer> answer = (*client)->Generate(flags.request, on_text);
   if (!flags.json) std::puts("");
   if (!answer.ok()) return ReportError(answer.status());

@@ -23,6 +23,9 @@ struct ChatMessage {
   std::string content;
 };
 
+// Gets text as it arrives.
+using TextCallback = std::function<void(std::string_view)>;
+
 using PromptInput = std::variant<std::string, std::vector<int32_t>, std::vector<ChatMessage>>;
 
 // See GenerateRequest in inference.proto: what is unset takes the server's default.
@@ -41,6 +44,12 @@ struct Request {
   std::optional<std::string> expected_fingerprint;
   // Cancels the call once this many output tokens have come; Generate then returns CANCELLED.
   std::optional<int32_t> cancel_after_tokens;
+  bool stream_candidates = false;
+  // With stream_candidates: gets all the text that is shown and does not stand, which follows the
+  // text so far; again after every event, and empty at the end. May be null.
+  TextCallback on_candidates;
+  // How often an answer whose stream breaks (UNAVAILABLE) is gone on with.
+  int32_t resume_attempts = 0;
 };
 
 enum class FinishReason { kStop, kLength };
@@ -69,6 +78,9 @@ struct Answer {
   int32_t rollbacks = 0;
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
+  int32_t candidates = 0;  // received; with stream_candidates
+  int32_t retracts = 0;
+  int32_t resumes = 0;  // streams that broke
 
   SteadyTime sent;
   SteadyTime first_token;  // arrival of the first and last token; `sent` when there was none
@@ -96,15 +108,13 @@ struct ServerInfo {
   int32_t waiting_requests = 0;
 };
 
-// Gets text as it arrives.
-using TextCallback = std::function<void(std::string_view)>;
-
 // Calls block and are safe from any thread.
 class InferenceApi {
  public:
   virtual ~InferenceApi() = default;
-  // `on_text` may be null. An error after some text leaves that text delivered. A stream that
-  // breaks the protocol (a gap in positions, a wrong count) is INTERNAL.
+  // `on_text` may be null. It gets what stands, once, however many streams it came by. An error
+  // after some text leaves that text delivered. A stream that breaks the protocol (a gap in
+  // positions, a wrong count) is INTERNAL.
   virtual absl::StatusOr<Answer> Generate(const Request& request, const TextCallback& on_text) = 0;
   virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
 };

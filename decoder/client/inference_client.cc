@@ -3,6 +3,12 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +16,7 @@
 #include "common/limits.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tokenizer/utf8.h"
+#include "decoder/client/answer_stream.h"
 #include "selfsame/v1/inference.grpc.pb.h"
 
 namespace selfsame::client {
@@ -71,6 +78,7 @@ v1::GenerateRequest ToProto(const Request& request) {
   stop.set_ignore_eos(request.ignore_eos);
   out.set_is_deterministic(request.is_deterministic);
   out.set_logprobs(request.logprobs);
+  out.set_stream_candidates(request.stream_candidates);
   if (request.expected_fingerprint) out.set_expected_fingerprint(*request.expected_fingerprint);
   return out;
 }
@@ -91,7 +99,7 @@ class AnswerBuilder {
         return AddChunk(response.chunk());
       case v1::GenerateResponse::kComplete:
         return AddComplete(response.complete());
-      case v1::GenerateResponse::kRetract:  // candidates were not asked for
+      case v1::GenerateResponse::kRetract:  // AnswerStream's
       case v1::GenerateResponse::EVENT_NOT_SET:
         break;
     }
@@ -196,27 +204,77 @@ ServerInfo FromProto(const v1::GetServerInfoResponse& response) {
   return info;
 }
 
-std::chrono::system_clock::time_point InSeconds(double seconds) {
+using SystemTime = std::chrono::system_clock::time_point;
+
+// Between a stream that broke and the next; doubles with each attempt.
+constexpr std::chrono::milliseconds kResumePause{100};
+constexpr int32_t kMaxResumeDoublings = 5;
+// How long gRPC lets a server that does not answer rest.
+constexpr int kMaxReconnectPauseMs = 500;
+
+SystemTime InSeconds(double seconds) {
   return std::chrono::system_clock::now() +
          std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
 class InferenceClient : public InferenceApi {
  public:
-  InferenceClient(std::shared_ptr<grpc::Channel> channel, double request_timeout_s)
-      : stub_(v1::Inference::NewStub(std::move(channel))), request_timeout_s_(request_timeout_s) {}
+  InferenceClient(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
+      : channel_(std::move(channel)), stub_(v1::Inference::NewStub(channel_)), options_(options) {}
 
   absl::StatusOr<Answer> Generate(const Request& request, const TextCallback& on_text) override {
     RETURN_IF_ERROR(ValidateText(request));
-    const v1::GenerateRequest message = ToProto(request);
+    const std::optional<SystemTime> deadline = Deadline();
+    std::optional<AnswerBuilder> builder(std::in_place, request.logprobs, on_text);
+    std::optional<AnswerStream> stream(std::in_place, ToProto(request), request.on_candidates);
+    for (int32_t attempt = 0;; ++attempt) {
+      const absl::Status status = ReadStream(request, *stream, *builder, deadline);
+      if (status.ok()) {
+        ASSIGN_OR_RETURN(Answer answer, builder->Finish());
+        answer.candidates = stream->candidate_count();
+        answer.retracts = stream->retract_count();
+        answer.resumes = attempt;
+        return answer;
+      }
+      stream->DropCandidates();
+      if (!absl::IsUnavailable(status) || attempt >= request.resume_attempts) return status;
+      RETURN_IF_ERROR(Reconnect(attempt, status));
+      if (stream->has_output()) {
+        stream->Resume();
+      } else {
+        builder.emplace(request.logprobs, on_text);
+        stream.emplace(ToProto(request), request.on_candidates);
+      }
+    }
+  }
+
+  absl::StatusOr<ServerInfo> GetServerInfo() override {
     grpc::ClientContext context;
-    SetDeadline(context);
-    AnswerBuilder builder(request.logprobs, on_text);
-    auto reader = stub_->Generate(&context, message);
+    if (const auto deadline = Deadline()) context.set_deadline(*deadline);
+    v1::GetServerInfoResponse response;
+    const grpc::Status status = stub_->GetServerInfo(&context, {}, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return FromProto(response);
+  }
+
+ private:
+  std::optional<SystemTime> Deadline() const {
+    if (options_.request_timeout_s <= 0) return std::nullopt;
+    return InSeconds(options_.request_timeout_s);
+  }
+
+  // One stream from its beginning to its end.
+  absl::Status ReadStream(const Request& request, AnswerStream& stream, AnswerBuilder& builder,
+                          std::optional<SystemTime> deadline) {
+    grpc::ClientContext context;
+    if (deadline) context.set_deadline(*deadline);
+    const auto reader = stub_->Generate(&context, stream.message());
+    const auto collect = [&](const v1::GenerateResponse& event) { return builder.Add(event); };
     v1::GenerateResponse response;
     absl::Status broken;
     while (broken.ok() && reader->Read(&response)) {
-      broken = builder.Add(response);
+      broken = stream.Take(std::move(response), collect);
+      response.Clear();
       if (broken.ok() && request.cancel_after_tokens &&
           builder.token_count() >= static_cast<size_t>(*request.cancel_after_tokens)) {
         broken = CancelledError("the client asked for no more tokens");
@@ -225,26 +283,22 @@ class InferenceClient : public InferenceApi {
     if (!broken.ok()) context.TryCancel();
     const grpc::Status status = reader->Finish();
     RETURN_IF_ERROR(broken);
-    if (!status.ok()) return FromGrpcStatus(status);
-    return builder.Finish();
+    return status.ok() ? absl::OkStatus() : FromGrpcStatus(status);
   }
 
-  absl::StatusOr<ServerInfo> GetServerInfo() override {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    v1::GetServerInfoResponse response;
-    const grpc::Status status = stub_->GetServerInfo(&context, {}, &response);
-    if (!status.ok()) return FromGrpcStatus(status);
-    return FromProto(response);
+  // Waits for a server at the address. A pause first: one that shuts down still answers for a
+  // while.
+  absl::Status Reconnect(int32_t attempt, const absl::Status& why) {
+    std::this_thread::sleep_for(kResumePause * (1 << std::min(attempt, kMaxResumeDoublings)));
+    if (channel_->WaitForConnected(InSeconds(options_.connect_timeout_s))) return absl::OkStatus();
+    return UnavailableError(absl::StrCat("the stream broke (", why.message(),
+                                         ") and no server answered at ", options_.server,
+                                         " within ", options_.connect_timeout_s, " s"));
   }
 
- private:
-  void SetDeadline(grpc::ClientContext& context) const {
-    if (request_timeout_s_ > 0) context.set_deadline(InSeconds(request_timeout_s_));
-  }
-
-  std::unique_ptr<v1::Inference::Stub> stub_;
-  const double request_timeout_s_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Inference::Stub> stub_;
+  const ConnectOptions options_;
 };
 
 }  // namespace
@@ -252,13 +306,15 @@ class InferenceClient : public InferenceApi {
 absl::StatusOr<std::unique_ptr<InferenceApi>> Connect(const ConnectOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectPauseMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMaxReconnectPauseMs);
   auto channel =
       grpc::CreateCustomChannel(options.server, grpc::InsecureChannelCredentials(), arguments);
   if (!channel->WaitForConnected(InSeconds(options.connect_timeout_s))) {
     return UnavailableError(absl::StrCat("no server answered at ", options.server, " within ",
                                          options.connect_timeout_s, " s (--server)"));
   }
-  return std::make_unique<InferenceClient>(std::move(channel), options.request_timeout_s);
+  return std::make_unique<InferenceClient>(std::move(channel), options);
 }
 
 }  // namespace selfsame::client

@@ -11,7 +11,7 @@ namespace selfsame::client {
 struct ConnectOptions {
   std::string server{kDefaultServer};  // HOST:PORT
   double connect_timeout_s = 10.0;
-  double request_timeout_s = 0.0;  // 0: none
+  double request_timeout_s = 0.0;  // 0: none; of all attempts together
 };
 
 // Connects over gRPC, without encryption. UNAVAILABLE names the address when nothing answers there
