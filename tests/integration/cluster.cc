@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
   for (int i = 0; i < options.verifier_count; ++i) {
     ASSIGN_OR_RETURN(cluster->verifier_addresses_[i], cluster->StartVerifier(i, "127.0.0.1:0"));
   }
-  RETURN_IF_ERROR(cluster->StartDecoder());
+  RETURN_IF_ERROR(cluster->StartDecoder("127.0.0.1:0"));
   if (options.verifier_count > 0 &&
       !cluster->client_->WaitForHealth(kDeterministicHealthName, true)) {
     return absl::DeadlineExceededError(
@@ -36,16 +36,16 @@ absl::StatusOr<std::string> Cluster::StartVerifier(int index, const std::string&
   return verifiers_[index]->ReadAddress();
 }
 
-absl::Status Cluster::StartDecoder() {
+absl::Status Cluster::StartDecoder(const std::string& listen) {
   std::vector<std::string> verifiers = options_.other_verifiers;
   verifiers.insert(verifiers.end(), verifier_addresses_.begin(), verifier_addresses_.end());
   std::vector<std::string> flags = TestServiceFlags(options_.model_dir);
-  flags.push_back("--listen=127.0.0.1:0");
+  flags.push_back(absl::StrCat("--listen=", listen));
   flags.push_back(absl::StrCat("--verifiers=", absl::StrJoin(verifiers, ",")));
   flags.insert(flags.end(), options_.decoder_flags.begin(), options_.decoder_flags.end());
   ASSIGN_OR_RETURN(decoder_, ChildProcess::Start("selfsame-decoder", flags));
   ASSIGN_OR_RETURN(decoder_address_, decoder_->ReadAddress());
-  client_ = std::make_unique<TestClient>(decoder_address_);
+  if (client_ == nullptr) client_ = std::make_unique<TestClient>(decoder_address_);
   return absl::OkStatus();
 }
 
@@ -57,6 +57,13 @@ void Cluster::KillVerifier(int index) {
 absl::Status Cluster::RestartVerifier(int index) {
   return StartVerifier(index, verifier_addresses_[index]).status();
 }
+
+void Cluster::KillDecoder() {
+  decoder_->Signal(SIGKILL);
+  decoder_->Wait();
+}
+
+absl::Status Cluster::RestartDecoder() { return StartDecoder(decoder_address_); }
 
 int Cluster::StopDecoder() {
   decoder_->Signal(SIGTERM);

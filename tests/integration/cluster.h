@@ -40,13 +40,16 @@ class Cluster {
   void KillVerifier(int index);
   // Starts a killed verifier again, at its old address.
   absl::Status RestartVerifier(int index);
+  // The decoder, killed and started anew at its old address; the same for client().
+  void KillDecoder();
+  absl::Status RestartDecoder();
   // SIGTERM to the decoder; its exit status.
   int StopDecoder();
 
  private:
   explicit Cluster(const ClusterOptions& options) : options_(options) {}
   absl::StatusOr<std::string> StartVerifier(int index, const std::string& listen);
-  absl::Status StartDecoder();
+  absl::Status StartDecoder(const std::string& listen);
 
   const ClusterOptions options_;
   std::vector<std::unique_ptr<ChildProcess>> verifiers_;

@@ -4,6 +4,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -58,16 +59,43 @@ absl::StatusOr<std::string> CallRaw(const std::shared_ptr<grpc::Channel>& channe
   return std::string(reinterpret_cast<const char*>(answer.begin()), answer.size());
 }
 
-void AddChunk(const v1::Chunk& chunk, GenerateResult& answer) {
+// As the comment of Chunk in inference.proto says.
+void CommitCandidates(const v1::Chunk& chunk, GenerateResult& answer) {
+  const auto count =
+      std::min(answer.candidates.size(), static_cast<size_t>(chunk.token_ids_size()));
+  std::string shown;
+  for (size_t i = 0; i < count; ++i) {
+    if (answer.candidates[i].token_ids(0) != chunk.token_ids(static_cast<int>(i))) {
+      answer.violation = "a candidate changed without a retract";
+    }
+    shown += answer.candidates[i].text();
+  }
+  if (chunk.text().compare(0, shown.size(), shown) != 0) {
+    answer.violation = "the text of a candidate changed without a retract";
+  }
+  answer.candidates.erase(answer.candidates.begin(),
+                          answer.candidates.begin() + static_cast<int64_t>(count));
+}
+
+void AddChunk(const v1::Chunk& chunk, int resumed, GenerateResult& answer) {
   if (!answer.started.has_value() || answer.complete.has_value()) {
     answer.violation = "a chunk outside of Started and Complete";
     return;
   }
-  const int expected = answer.started->prompt_tokens() + static_cast<int>(answer.token_ids.size());
+  int expected =
+      answer.started->prompt_tokens() + resumed + static_cast<int>(answer.token_ids.size());
+  if (chunk.is_candidate()) expected += static_cast<int>(answer.candidates.size());
   if (chunk.token_ids_size() > 0 && chunk.first_position() != expected) {
     answer.violation =
         absl::StrCat("chunk at position ", chunk.first_position(), ", expected ", expected);
   }
+  if (chunk.is_candidate()) {
+    if (chunk.token_ids_size() != 1) answer.violation = "not one candidate";
+    answer.candidates.push_back(chunk);
+    ++answer.candidate_count;
+    return;
+  }
+  CommitCandidates(chunk, answer);
   answer.token_ids.insert(answer.token_ids.end(), chunk.token_ids().begin(),
                           chunk.token_ids().end());
   for (const float logprob : chunk.logprobs()) {
@@ -76,21 +104,34 @@ void AddChunk(const v1::Chunk& chunk, GenerateResult& answer) {
   answer.text += chunk.text();
 }
 
-void AddResponse(const v1::GenerateResponse& response, GenerateResult& answer) {
+void AddRetract(const v1::Retract& retract, int resumed, GenerateResult& answer) {
+  const int kept = retract.length() - answer.started->prompt_tokens() - resumed -
+                   static_cast<int>(answer.token_ids.size());
+  if (kept < 0 || kept >= static_cast<int>(answer.candidates.size())) {
+    answer.violation = absl::StrCat("retract to ", retract.length());
+    return;
+  }
+  answer.candidates.resize(static_cast<size_t>(kept));
+  ++answer.retract_count;
+}
+
+// `resumed`: tokens the request came with.
+void AddResponse(const v1::GenerateResponse& response, int resumed, GenerateResult& answer) {
   switch (response.event_case()) {
     case v1::GenerateResponse::kStarted:
       if (answer.started.has_value()) answer.violation = "started twice";
       answer.started = response.started();
       break;
     case v1::GenerateResponse::kChunk:
-      AddChunk(response.chunk(), answer);
+      AddChunk(response.chunk(), resumed, answer);
       break;
     case v1::GenerateResponse::kComplete:
       if (answer.complete.has_value()) answer.violation = "complete twice";
       answer.complete = response.complete();
+      if (!answer.candidates.empty()) answer.violation = "candidates are left at the end";
       break;
     case v1::GenerateResponse::kRetract:
-      answer.violation = "a retraction without candidates";
+      AddRetract(response.retract(), resumed, answer);
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       answer.violation = "an empty response";
@@ -134,7 +175,7 @@ GenerateResult TestClient::Generate(const v1::GenerateRequest& request,
   const auto reader = stubs_->inference->Generate(&context, request);
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
-    AddResponse(response, answer);
+    AddResponse(response, request.resume_token_ids_size(), answer);
     if (response.has_chunk() && options.on_chunk &&
         !options.on_chunk(static_cast<int>(answer.token_ids.size()))) {
       context.TryCancel();

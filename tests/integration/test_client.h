@@ -23,7 +23,12 @@ struct GenerateResult {
   std::vector<uint32_t> logprob_bits;
   std::string text;
   std::optional<v1::Complete> complete;
-  // What no stream may do: events out of order, positions with gaps. Empty when all is well.
+  // With stream_candidates: what is shown beyond `token_ids` and `text`; empty at the end.
+  std::vector<v1::Chunk> candidates;
+  int candidate_count = 0;
+  int retract_count = 0;
+  // What no stream may do: events out of order, positions with gaps, candidates that change without
+  // a Retract. Empty when all is well.
   std::string violation;
 };
 
@@ -35,7 +40,7 @@ std::string Describe(const GenerateResult& answer);
 struct CallOptions {
   std::chrono::milliseconds timeout{60000};
   std::string request_id;  // sent as x-request-id when not empty
-  // Called after each chunk with the tokens received so far; false: cancel the call.
+  // Called after each chunk with the tokens that stand so far; false: cancel the call.
   std::function<bool(int token_count)> on_chunk;
 };
 

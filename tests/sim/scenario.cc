@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/kv/sequence_state.h"
+#include "tests/sim/sim_client.h"
 
 namespace selfsame::sim {
 namespace {
@@ -105,6 +106,14 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
   request.is_deterministic = can_be_deterministic && random.Chance(700);
   if (request.is_deterministic && random.Chance(50)) {
     request.expected_fingerprint = random.Chance(700) ? "F0" : "none";
+  }
+  request.stream_candidates = request.is_deterministic && random.Chance(400);
+  if (random.Chance(200)) {
+    // Another stream has given some of the answer.
+    request.resume_token_ids = AnswerOf(request, /*weights=*/0).token_ids;
+    request.resume_token_ids.resize(
+        static_cast<size_t>(random.Below(static_cast<int32_t>(request.resume_token_ids.size()))));
+    if (request.is_deterministic) request.expected_fingerprint = "F0";
   }
   return request;
 }

@@ -58,15 +58,41 @@ CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t wei
   return answer;
 }
 
+std::string TextToShow(const decoder::GenerationRequest& request,
+                       const std::vector<int32_t>& token_ids) {
+  std::string text;
+  for (const int32_t token_id : token_ids) {
+    text += TextOf(token_id);
+    const size_t stop = StopStringStart(text, request.stop_strings);
+    if (stop != std::string::npos) return text.substr(0, stop);
+    const auto& stops = request.stop_token_ids;
+    if (std::find(stops.begin(), stops.end(), token_id) != stops.end()) return text;
+  }
+  if (static_cast<int32_t>(token_ids.size()) == request.max_tokens) return text;
+  size_t held_back = 0;
+  for (const std::string& stop : request.stop_strings) {
+    for (size_t size = 1; size < stop.size(); ++size) {
+      if (text.ends_with(stop.substr(0, size))) held_back = std::max(held_back, size);
+    }
+  }
+  return text.substr(0, text.size() - held_back);
+}
+
 SimClient::SimClient(World& world, SimDecoder& decoder, uint64_t id,
                      decoder::GenerationRequest request)
-    : world_(world), decoder_(decoder), id_(id), request_(std::move(request)) {}
+    : world_(world),
+      decoder_(decoder),
+      id_(id),
+      request_(std::move(request)),
+      token_ids_(request_.resume_token_ids),
+      text_(TextToShow(request_, token_ids_)) {}
 
 void SimClient::Submit(std::shared_ptr<SimClient> self) {
-  world_.Trace("submit",
-               {static_cast<int64_t>(id_), request_.is_deterministic,
-                static_cast<int64_t>(request_.prompt_token_ids.size()), request_.max_tokens,
-                static_cast<int64_t>(request_.seed), request_.expected_fingerprint.has_value()});
+  world_.Trace("submit", {static_cast<int64_t>(id_), request_.is_deterministic,
+                          static_cast<int64_t>(request_.prompt_token_ids.size()),
+                          request_.max_tokens, static_cast<int64_t>(request_.seed),
+                          request_.expected_fingerprint.has_value(), request_.stream_candidates,
+                          static_cast<int64_t>(request_.resume_token_ids.size())});
   if (!request_.is_deterministic) ++decoder_.ordinary_count;
   decoder_.Submit(id_, request_, std::move(self));
 }
@@ -98,6 +124,11 @@ void SimClient::OnStarted(const decoder::StartedEvent& event) {
 void SimClient::OnChunk(decoder::ChunkEvent event) {
   if (!has_started_ || has_ended_) Fail("a chunk out of turn");
   if (event.token_ids.empty()) Fail("an empty chunk");
+  if (event.is_candidate) {
+    AddCandidate(event);
+    return;
+  }
+  CommitCandidates(event);
   const size_t first = token_ids_.size();
   if (event.first_position != static_cast<int32_t>(request_.prompt_token_ids.size() + first)) {
     Fail("a chunk's position");
@@ -111,6 +142,55 @@ void SimClient::OnChunk(decoder::ChunkEvent event) {
   } else {
     CheckOrdinary(first);
   }
+  CheckShown();
+}
+
+void SimClient::AddCandidate(const decoder::ChunkEvent& event) {
+  if (!request_.stream_candidates) Fail("a candidate nobody asked for");
+  const auto position = static_cast<int32_t>(request_.prompt_token_ids.size() + token_ids_.size() +
+                                             candidates_.size());
+  if (event.first_position != position) Fail("a candidate's position");
+  if (event.token_ids.size() != 1 || !event.logprobs.empty()) Fail("not one bare candidate");
+  const std::vector<Proposal>& proposals = decoder_.proposals().at(request_.seed);
+  if (proposals[static_cast<size_t>(position)].token_id != event.token_ids[0]) {
+    Fail("a candidate the fast path did not propose");
+  }
+  candidates_.push_back({event.token_ids[0], event.text});
+  ++candidate_count_;
+  world_.Trace("candidate", {static_cast<int64_t>(id_), position, event.token_ids[0]});
+  CheckShown();
+}
+
+void SimClient::CommitCandidates(const decoder::ChunkEvent& event) {
+  for (const int32_t token_id : event.token_ids) {
+    if (candidates_.empty()) return;
+    if (candidates_.front().token_id != token_id) Fail("a candidate changed without a retract");
+    candidates_.pop_front();
+  }
+}
+
+void SimClient::OnRetract(const decoder::RetractEvent& event) {
+  world_.Trace("retract", {static_cast<int64_t>(id_), event.length});
+  if (!has_started_ || has_ended_) Fail("a retract out of turn");
+  const auto committed = static_cast<int32_t>(request_.prompt_token_ids.size() + token_ids_.size());
+  if (event.length < committed ||
+      event.length >= committed + static_cast<int32_t>(candidates_.size())) {
+    Fail(absl::StrCat("a retract to ", event.length));
+    return;
+  }
+  candidates_.resize(static_cast<size_t>(event.length - committed));
+  ++retract_count_;
+  CheckShown();
+}
+
+void SimClient::CheckShown() {
+  std::vector<int32_t> token_ids = token_ids_;
+  std::string text = text_;
+  for (const Candidate& candidate : candidates_) {
+    token_ids.push_back(candidate.token_id);
+    text += candidate.text;
+  }
+  if (text != TextToShow(request_, token_ids)) Fail("the text shown is not that of the tokens");
 }
 
 void SimClient::CheckDeterministic(size_t first, const decoder::ChunkEvent& event) {
@@ -153,6 +233,7 @@ void SimClient::CheckOrdinary(size_t first) {
 void SimClient::OnComplete(const decoder::CompleteEvent& event) {
   if (!has_started_ || has_ended_) Fail("complete out of turn");
   if (event.output_tokens != static_cast<int32_t>(token_ids_.size())) Fail("the token count");
+  if (!candidates_.empty()) Fail("candidates are left at the end");
   if (request_.is_deterministic) {
     if (token_ids_.size() != expected_.token_ids.size()) Fail("the answer is cut short");
     if (text_ != expected_.text) Fail("the text is not that of the answer");

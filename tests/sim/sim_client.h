@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,11 @@ struct CanonicalAnswer {
 };
 CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t weights);
 
+// The text that may be shown of these output tokens, by definition: what ends the answer, or may be
+// the beginning of a stop string, is not in it.
+std::string TextToShow(const decoder::GenerationRequest& request,
+                       const std::vector<int32_t>& token_ids);
+
 // Errors a request may end with, given what was done to it.
 struct AllowedErrors {
   bool cancelled = false;
@@ -33,6 +39,7 @@ struct AllowedErrors {
 
 // One request: its sink, and the checks of what it is given. A deterministic one must get a prefix
 // of its canonical answer at every moment, an ordinary one what the fast path proposed.
+// Candidates are what the fast path proposed, and are retracted before another token is committed.
 class SimClient final : public decoder::GenerationSink {
  public:
   SimClient(World& world, SimDecoder& decoder, uint64_t id, decoder::GenerationRequest request);
@@ -44,6 +51,7 @@ class SimClient final : public decoder::GenerationSink {
 
   void OnStarted(const decoder::StartedEvent& event) override;
   void OnChunk(decoder::ChunkEvent event) override;
+  void OnRetract(const decoder::RetractEvent& event) override;
   void OnComplete(const decoder::CompleteEvent& event) override;
   void OnError(const absl::Status& status) override;
 
@@ -52,10 +60,20 @@ class SimClient final : public decoder::GenerationSink {
   uint64_t id() const { return id_; }
   const decoder::GenerationRequest& request() const { return request_; }
   const decoder::CompleteEvent& complete() const { return complete_; }
+  int64_t candidate_count() const { return candidate_count_; }
+  int64_t retract_count() const { return retract_count_; }
 
   AllowedErrors allowed;
 
  private:
+  struct Candidate {
+    int32_t token_id = 0;
+    std::string text;
+  };
+  void AddCandidate(const decoder::ChunkEvent& event);
+  void CommitCandidates(const decoder::ChunkEvent& event);
+  // What is shown is what may be shown of the tokens shown.
+  void CheckShown();
   void CheckDeterministic(size_t first, const decoder::ChunkEvent& event);
   void CheckOrdinary(size_t first);
   bool IsAllowed(const absl::Status& status) const;
@@ -67,8 +85,11 @@ class SimClient final : public decoder::GenerationSink {
   const uint64_t id_;
   decoder::GenerationRequest request_;
   CanonicalAnswer expected_;
-  std::vector<int32_t> token_ids_;
-  std::string text_;
+  std::vector<int32_t> token_ids_;  // resumed ones included
+  std::string text_;                // likewise
+  std::deque<Candidate> candidates_;
+  int64_t candidate_count_ = 0;
+  int64_t retract_count_ = 0;
   bool has_started_ = false;
   bool has_ended_ = false;
   bool has_completed_ = false;

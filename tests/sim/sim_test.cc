@@ -29,6 +29,9 @@ TEST(SimulationTest, NoSeedBreaksAnInvariantAndEveryCaseHappens) {
   EXPECT_GT(counts.drains, 50) << counts.ToString();
   EXPECT_GT(counts.restarts, 10) << counts.ToString();
   EXPECT_GT(counts.rogue_messages, 100) << counts.ToString();
+  EXPECT_GT(counts.candidates, 5000) << counts.ToString();
+  EXPECT_GT(counts.retracts, 500) << counts.ToString();
+  EXPECT_GT(counts.resumed_completed, 200) << counts.ToString();
 }
 
 TEST(SimulationTest, TheSameSeedGivesTheSameTrace) {

@@ -270,8 +270,11 @@ Counts Simulation::CountAll() const {
   Counts counts = counts_;
   counts.requests = static_cast<int64_t>(clients_.size());
   for (const auto& client : clients_) {
+    counts.candidates += client->candidate_count();
+    counts.retracts += client->retract_count();
     if (!client->has_completed()) continue;
     ++counts.completed;
+    if (!client->request().resume_token_ids.empty()) ++counts.resumed_completed;
     if (client->request().is_deterministic) ++counts.deterministic_completed;
   }
   for (const auto& decoder : decoders_) {
@@ -319,6 +322,9 @@ void Counts::Add(const Counts& other) {
   drains += other.drains;
   restarts += other.restarts;
   rogue_messages += other.rogue_messages;
+  candidates += other.candidates;
+  retracts += other.retracts;
+  resumed_completed += other.resumed_completed;
 }
 
 std::string Counts::ToString() const {
@@ -328,7 +334,8 @@ std::string Counts::ToString() const {
                       ", sessions ", sessions, ", evictions ", evictions, ", preemptions ",
                       preemptions, ", streams ", streams, ", mutes ", mutes, ", garbage ", garbage,
                       ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
-                      ", rogue messages ", rogue_messages);
+                      ", rogue messages ", rogue_messages, ", candidates ", candidates,
+                      ", retracts ", retracts, ", resumed and completed ", resumed_completed);
 }
 
 SimulationResult RunSimulation(const SimulationOptions& options) {

@@ -32,6 +32,9 @@ struct Counts {
   int64_t drains = 0;
   int64_t restarts = 0;
   int64_t rogue_messages = 0;
+  int64_t candidates = 0;  // streamed
+  int64_t retracts = 0;
+  int64_t resumed_completed = 0;
 
   void Add(const Counts& other);
   std::string ToString() const;
