@@ -60,6 +60,8 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
     if (!request.params.stop_strings.empty() || request.params.stream_candidates) {
       request.verification->lookahead = request.output;
     }
+  } else {
+    request.ordinary_output = request.params.resume_token_ids;
   }
   request.schedule.id = id;
   request.schedule.length = request.length();
@@ -234,7 +236,8 @@ void EngineCore::Start(Request& request, std::string fingerprint) {
   request.has_started = true;
   observer_.OnStarted(request.params.is_deterministic, clock_.Now() - request.arrived_at);
   request.sink->OnStarted({std::move(fingerprint)});
-  if (request.params.stream_candidates) ShowCandidates(request);
+  // Where nothing is verified, tokens stand at once.
+  if (request.params.stream_candidates && request.verification) ShowCandidates(request);
 }
 
 void EngineCore::ShowCandidates(Request& request) {

@@ -46,12 +46,7 @@ struct Verification {
 struct Request {
   Request(uint64_t id, GenerationRequest params, std::shared_ptr<GenerationSink> sink,
           OutputStream output)
-      : id(id),
-        params(std::move(params)),
-        sink(std::move(sink)),
-        output(std::move(output)),
-        ordinary_output(this->params.is_deterministic ? std::vector<int32_t>()
-                                                      : this->params.resume_token_ids) {}
+      : id(id), params(std::move(params)), sink(std::move(sink)), output(std::move(output)) {}
 
   int32_t prompt_length() const { return static_cast<int32_t>(params.prompt_token_ids.size()); }
   // Where the first token of this stream stands.
@@ -78,7 +73,7 @@ struct Request {
   SteadyTime last_token_at;              // when tokens last stood; REQUIRES: output has some
   uint64_t last_step = 0;                // number of the last step with rows of this request
   bool has_started = false;              // OnStarted was called
-  std::vector<int32_t> ordinary_output;  // of an ordinary request
+  std::vector<int32_t> ordinary_output;  // of a request without verification
   std::optional<Verification> verification;
 };
 

@@ -61,6 +61,28 @@ TEST_F(CanonicalDecoderTest, AnswersAreThoseOfDecoderAndVerifier) {
   }
 }
 
+TEST_F(CanonicalDecoderTest, TokensStandAtOnceAndAnAnswerGoesOn) {
+  const auto alone = Start(0, {"--schedule=canonical"});
+  ASSERT_NE(alone, nullptr);
+  v1::GenerateRequest request = MakeRequests(2, 24)[1];
+  request.mutable_stop()->set_ignore_eos(true);
+  const GenerateResult whole = alone->client().Generate(request);
+  ASSERT_TRUE(whole.status.ok()) << whole.status;
+  request.set_stream_candidates(true);
+  const GenerateResult shown = alone->client().Generate(request);
+  EXPECT_TRUE(IsSameAnswer(shown, whole)) << Describe(shown);
+  EXPECT_EQ(shown.candidate_count, 0);
+  request.mutable_resume_token_ids()->Assign(whole.token_ids.begin(), whole.token_ids.begin() + 10);
+  const GenerateResult rest = alone->client().Generate(request);
+  ASSERT_TRUE(rest.status.ok()) << rest.status;
+  EXPECT_EQ(rest.violation, "");
+  EXPECT_EQ(rest.token_ids,
+            std::vector<int32_t>(whole.token_ids.begin() + 10, whole.token_ids.end()));
+  EXPECT_EQ(rest.logprob_bits,
+            std::vector<uint32_t>(whole.logprob_bits.begin() + 10, whole.logprob_bits.end()));
+  EXPECT_EQ(rest.complete->output_tokens(), 24);
+}
+
 TEST_F(CanonicalDecoderTest, AnotherFingerprintIsRefused) {
   const auto alone = Start(0, {"--schedule=canonical"});
   ASSERT_NE(alone, nullptr);
