@@ -6,21 +6,21 @@
 #   bench/cuda/measure.sh BUNDLE_DIR LOG_DIR [MODEL_DIR]
 #
 # BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
-# selfsame-tiny-model, selfsame_gpu_test, cuda_pass_bench and flip_share_bench. MODEL_DIR: a real model
-# whose share of flipped tokens the synthetic ones should have.
-# STAGES=tests,flips,passes,plain,serve chooses (plain: passes without graphs); LIMIT_S=560 bounds the
-# whole; SYNTHETIC=8b:1 is the model that is served.
+# selfsame-tiny-model, selfsame-write-logits, selfsame_gpu_test, cuda_pass_bench and
+# flip_share_bench. MODEL_DIR: a real model whose share of flipped tokens the synthetic ones should
+# have. STAGES=tests,flips,transformers,passes,plain,serve chooses (transformers: needs torch; plain:
+# passes without graphs); LIMIT_S=560 bounds the whole; SYNTHETIC=8b:1 is the model that is served.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,14p' "$0" | cut -c3- >&2
+  sed -n '2,12p' "$0" | cut -c3- >&2
   exit 2
 fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$1
 logs=$2
 model=${3:-}
-stages=${STAGES:-tests,flips,passes,serve}
+stages=${STAGES:-tests,flips,transformers,passes,serve}
 limit_s=${LIMIT_S:-560}
 mkdir -p "$logs"
 status=0
@@ -61,6 +61,7 @@ export bundle logs model
 stage tests 240 env GPU_TEST_SANITIZER="${GPU_TEST_SANITIZER:-off}" \
   "$here/deploy/gpu_test.sh" "$bundle" "$logs/tests"
 stage flips 150 bash -c flips
+stage transformers 150 python3 "$here/tests/gpu/compare_transformers.py" "$bundle" --models="$model"
 stage passes 150 "$bundle/run" cuda_pass_bench 1024
 stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
 stage serve 300 "$here/deploy/gpu_serve_test.sh" "$bundle" "$logs/serve" \

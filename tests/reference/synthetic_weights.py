@@ -96,9 +96,8 @@ class Model:
     def embedding(self):
         return self.matrix(EMBEDDING, self.vocab, self.hidden, 1.0)
 
-    def head(self):
-        hidden = self.hidden
-        scale = self.scale(1.0 / UNIT / math.sqrt(hidden))
+    def images(self):
+        """Multiplier and offset of each bijection of the head."""
         word = self.key(HEAD)
         images = []
 
@@ -112,15 +111,23 @@ class Model:
             while math.gcd(multiplier, self.ordinary) != 1:
                 multiplier += 1
             images.append((multiplier, draw()))
+        return images
+
+    def image_weight(self):
         # As lround: half away from zero.
-        image_weight = math.floor(self.beta * UNIT + 0.5)
+        return math.floor(self.beta * UNIT + 0.5)
+
+    def head(self):
+        hidden = self.hidden
+        scale = self.scale(1.0 / UNIT / math.sqrt(hidden))
+        images = self.images()
         result = np.zeros((self.vocab, hidden), np.uint16)
         columns = np.arange(hidden, dtype=np.int64)
         for row in range(self.ordinary):
             total = UNIT * sums(self.key(HEAD), row * hidden + columns)
             for multiplier, offset in images:
                 image = (row * multiplier + offset) % self.ordinary
-                total += image_weight * sums(self.key(EMBEDDING), image * hidden + columns)
+                total += self.image_weight() * sums(self.key(EMBEDDING), image * hidden + columns)
             result[row] = to_bfloat16(total.astype(np.float32) * scale)
         return result
 
