@@ -96,9 +96,20 @@ class CheckingSink final : public GenerationSink {
     has_started_ = true;
   }
   void OnChunk(ChunkEvent event) override {
-    SELFSAME_CHECK(has_started_ && !is_done_ && event.first_position == next_position_);
-    SELFSAME_CHECK(event.logprobs.size() == (has_logprobs_ ? event.token_ids.size() : 0));
+    const int32_t shown = event.is_candidate ? static_cast<int32_t>(candidates_.size()) : 0;
+    SELFSAME_CHECK(has_started_ && !is_done_ && event.first_position == next_position_ + shown);
+    SELFSAME_CHECK(event.logprobs.size() ==
+                   (has_logprobs_ && !event.is_candidate ? event.token_ids.size() : 0));
+    if (event.is_candidate) {
+      SELFSAME_CHECK(event.token_ids.size() == 1);
+      candidates_.push_back(event.token_ids[0]);
+      return;
+    }
     for (const int32_t token : event.token_ids) {
+      if (!candidates_.empty()) {
+        SELFSAME_CHECK(candidates_.front() == token);
+        candidates_.pop_front();
+      }
       const int32_t expected = is_deterministic_ ? CanonicalToken(next_position_, seed_)
                                                  : FastToken(next_position_, seed_);
       is_canonical_ = is_canonical_ && token == expected;
@@ -106,7 +117,13 @@ class CheckingSink final : public GenerationSink {
       ++token_count_;
     }
   }
+  void OnRetract(const RetractEvent& event) override {
+    const int32_t kept = event.length - next_position_;
+    SELFSAME_CHECK(!is_done_ && kept >= 0 && kept < static_cast<int32_t>(candidates_.size()));
+    candidates_.resize(static_cast<size_t>(kept));
+  }
   void OnComplete(const CompleteEvent& event) override {
+    SELFSAME_CHECK(candidates_.empty());
     SELFSAME_CHECK(has_started_ && !is_done_ && event.output_tokens == token_count_);
     SELFSAME_CHECK(event.rollbacks <= event.windows + 1 + event.rolled_back_tokens);
     is_done_ = true;
@@ -122,6 +139,7 @@ class CheckingSink final : public GenerationSink {
 
  private:
   int32_t next_position_;
+  std::deque<int32_t> candidates_;
   const uint64_t seed_;
   const bool is_deterministic_;
   const bool has_logprobs_;
@@ -339,6 +357,7 @@ class Harness {
     GenerationRequest request;
     request.is_deterministic = input_.ConsumeIntegralInRange(0, 3) > 0;
     request.logprobs = input_.ConsumeBool();
+    request.stream_candidates = request.is_deterministic && request.logprobs;
     request.seed = input_.ConsumeIntegralInRange<uint64_t>(0, 7);
     const int32_t prompt = input_.ConsumeIntegralInRange(1, 20);
     request.prompt_token_ids.assign(static_cast<size_t>(prompt), 'a' + 3);

@@ -117,6 +117,7 @@ void SimClient::OnStarted(const decoder::StartedEvent& event) {
     Fail("no fingerprint");
     return;
   }
+  fingerprint_ = event.fingerprint;
   const auto weights = static_cast<uint64_t>(std::stoi(event.fingerprint.substr(1)));
   expected_ = AnswerOf(request_, weights);
 }
@@ -273,6 +274,14 @@ void SimClient::OnError(const absl::Status& status) {
   if (has_ended_) Fail("a second end");
   if (!IsAllowed(status)) Fail(absl::StrCat("failed for no reason: ", status.ToString()));
   End();
+  if (absl::IsUnavailable(status) && has_started_ && on_broken) on_broken(*this);
+}
+
+decoder::GenerationRequest SimClient::Continuation() const {
+  decoder::GenerationRequest request = request_;
+  request.resume_token_ids = token_ids_;
+  if (request.is_deterministic) request.expected_fingerprint = fingerprint_;
+  return request;
 }
 
 void SimClient::End() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,7 +64,12 @@ class SimClient final : public decoder::GenerationSink {
   int64_t candidate_count() const { return candidate_count_; }
   int64_t retract_count() const { return retract_count_; }
 
+  // The request that goes on from the tokens that came. REQUIRES: OnStarted was called.
+  decoder::GenerationRequest Continuation() const;
+
   AllowedErrors allowed;
+  // Called when the stream broke (UNAVAILABLE) after it had started. May be null.
+  std::function<void(const SimClient&)> on_broken;
 
  private:
   struct Candidate {
@@ -85,6 +91,7 @@ class SimClient final : public decoder::GenerationSink {
   const uint64_t id_;
   decoder::GenerationRequest request_;
   CanonicalAnswer expected_;
+  std::string fingerprint_;
   std::vector<int32_t> token_ids_;  // resumed ones included
   std::string text_;                // likewise
   std::deque<Candidate> candidates_;

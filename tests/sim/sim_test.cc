@@ -31,6 +31,7 @@ TEST(SimulationTest, NoSeedBreaksAnInvariantAndEveryCaseHappens) {
   EXPECT_GT(counts.rogue_messages, 100) << counts.ToString();
   EXPECT_GT(counts.candidates, 5000) << counts.ToString();
   EXPECT_GT(counts.retracts, 500) << counts.ToString();
+  EXPECT_GT(counts.continuations, 20) << counts.ToString();
   EXPECT_GT(counts.resumed_completed, 200) << counts.ToString();
 }
 

@@ -59,6 +59,8 @@ class Simulation {
   void CreateDecoders();
   void CreateClients();
   AllowedErrors AllowedFor(const Arrival& arrival) const;
+  // Submits what goes on with a client's answer, to the same decoder.
+  void Continue(const SimClient& broken, size_t decoder);
 
   void ScheduleFault();
   void InjectFault();
@@ -86,6 +88,7 @@ class Simulation {
   std::vector<std::unique_ptr<SimRogue>> rogues_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   bool faults_are_over_ = false;
+  bool is_over_ = false;
   Counts counts_;
 };
 
@@ -132,12 +135,26 @@ void Simulation::CreateClients() {
     if (scenario_.faults.deadlines && random_.Chance(250)) {
       client->SetDeadline(world_.Now() + arrival.at + Micros(random_.Skewed(0, 2000000)));
     }
+    client->on_broken = [this, decoder = arrival.decoder](const SimClient& broken) {
+      Continue(broken, decoder);
+    };
     clients_.push_back(client);
     world_.After(arrival.at, [client] { client->Submit(client); });
     if (arrival.is_cancelled) {
       world_.After(arrival.at + arrival.cancelled_after, [client] { client->Cancel(); });
     }
   }
+}
+
+void Simulation::Continue(const SimClient& broken, size_t decoder) {
+  if (is_over_) return;
+  auto client = std::make_shared<SimClient>(world_, *decoders_[decoder], clients_.size() + 1,
+                                            broken.Continuation());
+  client->allowed = broken.allowed;
+  client->allowed.failed_precondition = true;  // the fingerprint may be gone
+  clients_.push_back(client);
+  ++counts_.continuations;
+  world_.After(Micros(random_.Below(100000)), [client] { client->Submit(client); });
 }
 
 AllowedErrors Simulation::AllowedFor(const Arrival& arrival) const {
@@ -262,6 +279,7 @@ SimulationResult Simulation::Run() {
     for (auto& decoder : decoders_) decoder->CheckEmpty();
     for (auto& verifier : verifiers_) verifier->CheckEmpty();
   }
+  is_over_ = true;
   const Counts counts = CountAll();
   return {world_.failure(), world_.trace_hash(), counts};
 }
@@ -324,18 +342,19 @@ void Counts::Add(const Counts& other) {
   rogue_messages += other.rogue_messages;
   candidates += other.candidates;
   retracts += other.retracts;
+  continuations += other.continuations;
   resumed_completed += other.resumed_completed;
 }
 
 std::string Counts::ToString() const {
-  return absl::StrCat("requests ", requests, ", completed ", completed, " (deterministic ",
-                      deterministic_completed, "), steps ", steps, ", passes ", passes,
-                      ", windows ", windows, ", mismatches ", mismatches, ", rollbacks ", rollbacks,
-                      ", sessions ", sessions, ", evictions ", evictions, ", preemptions ",
-                      preemptions, ", streams ", streams, ", mutes ", mutes, ", garbage ", garbage,
-                      ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
-                      ", rogue messages ", rogue_messages, ", candidates ", candidates,
-                      ", retracts ", retracts, ", resumed and completed ", resumed_completed);
+  return absl::StrCat(
+      "requests ", requests, ", completed ", completed, " (deterministic ", deterministic_completed,
+      "), steps ", steps, ", passes ", passes, ", windows ", windows, ", mismatches ", mismatches,
+      ", rollbacks ", rollbacks, ", sessions ", sessions, ", evictions ", evictions,
+      ", preemptions ", preemptions, ", streams ", streams, ", mutes ", mutes, ", garbage ",
+      garbage, ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
+      ", rogue messages ", rogue_messages, ", candidates ", candidates, ", retracts ", retracts,
+      ", resumed and completed ", resumed_completed, ", continuations ", continuations);
 }
 
 SimulationResult RunSimulation(const SimulationOptions& options) {

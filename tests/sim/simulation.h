@@ -34,6 +34,7 @@ struct Counts {
   int64_t rogue_messages = 0;
   int64_t candidates = 0;  // streamed
   int64_t retracts = 0;
+  int64_t continuations = 0;  // of a broken stream
   int64_t resumed_completed = 0;
 
   void Add(const Counts& other);
