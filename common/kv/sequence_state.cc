@@ -20,9 +20,42 @@ void PagedSequenceState::Advance(int32_t length) {
 
 void PagedSequenceState::Truncate(int32_t length) {
   length_ = std::min(length_, length);
+  // Positions of a published block cannot be computed anew in their place.
+  if (length_ < published_count_ * kKvBlockTokens) length_ -= length_ % kKvBlockTokens;
   while (block_count() > BlocksFor(length_)) {
     pool_.Release(blocks_.back());
     blocks_.pop_back();
+  }
+  published_count_ = std::min(published_count_, block_count());
+}
+
+BlockKey PagedSequenceState::KeyOf(int32_t index, TokenAt token_at) const {
+  BlockKey key;
+  if (index > 0) key.parent = blocks_[static_cast<size_t>(index) - 1];
+  key.adapter = adapter_;
+  int32_t position = index * kKvBlockTokens;
+  for (int32_t& token_id : key.token_ids) token_id = token_at(position++);
+  return key;
+}
+
+void PagedSequenceState::TakeCached(TokenAt token_at, int32_t max_length) {
+  SELFSAME_CHECK(blocks_.empty() && length_ == 0);
+  if (pool_.published_count() == 0) return;
+  while (length_ + kKvBlockTokens <= max_length) {
+    const int32_t block = pool_.HoldPublished(KeyOf(published_count_, token_at));
+    if (block < 0) break;
+    blocks_.push_back(block);
+    ++published_count_;
+    length_ += kKvBlockTokens;
+  }
+}
+
+void PagedSequenceState::Publish(TokenAt token_at, int32_t length) {
+  if (!pool_.caches_prefixes()) return;
+  const int32_t full_count = std::min(length, length_) / kKvBlockTokens;
+  for (; published_count_ < full_count; ++published_count_) {
+    int32_t& block = blocks_[static_cast<size_t>(published_count_)];
+    block = pool_.Publish(KeyOf(published_count_, token_at), block);
   }
 }
 
