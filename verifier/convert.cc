@@ -95,6 +95,7 @@ v1::VerifyResponse ToProto(const Verdict& verdict) {
   if (verdict.canonical_token) proto.set_canonical_token(*verdict.canonical_token);
   proto.mutable_logprobs()->Add(verdict.logprobs.begin(), verdict.logprobs.end());
   proto.set_end(ToProto(verdict.end));
+  proto.set_cached_tokens(verdict.cached_tokens);
   return response;
 }
 

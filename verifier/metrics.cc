@@ -10,6 +10,11 @@ double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// REQUIRES: this thread alone adds to the counter.
+void RaiseTo(Counter& counter, int64_t total) {
+  counter.Increment(static_cast<uint64_t>(total) - counter.value());
+}
+
 Counter& AddVerdicts(MetricRegistry& registry, const char* outcome) {
   return registry.AddCounter("selfsame_verifier_verdicts_total",
                              "Verdicts on windows, by outcome; opening ones are apart.",
@@ -36,6 +41,12 @@ struct VerifierMetrics::Handles {
             r.AddCounter("selfsame_verifier_evictions_total", "Sessions whose KV was taken away.")),
         rebuilds(r.AddCounter("selfsame_verifier_rebuilds_total",
                               "Sessions whose KV was computed again.")),
+        prefix_queries(r.AddCounter("selfsame_prefix_cache_queries_total",
+                                    "Tokens looked up in the prefix cache.")),
+        prefix_hits(
+            r.AddCounter("selfsame_prefix_cache_hits_total", "Tokens found in the prefix cache.")),
+        cached_blocks(r.AddGauge("selfsame_prefix_cache_blocks",
+                                 "Blocks of KV that are cached and not in use.")),
         opening_verdicts(AddVerdicts(r, "opening")),
         commits(AddVerdicts(r, "commit")),
         rollbacks(AddVerdicts(r, "rollback")),
@@ -59,6 +70,9 @@ struct VerifierMetrics::Handles {
   Counter& errors;
   Counter& evictions;
   Counter& rebuilds;
+  Counter& prefix_queries;
+  Counter& prefix_hits;
+  Gauge& cached_blocks;
   Counter& opening_verdicts;
   Counter& commits;
   Counter& rollbacks;
@@ -122,9 +136,10 @@ void VerifierMetrics::OnPass(const PassReport& pass) {
 void VerifierMetrics::OnStore(const StoreReport& store) {
   handles_->sessions.Set(store.sessions);
   handles_->kv_usage.Set(store.kv_usage);
-  // The engine thread alone adds to this counter.
-  const uint64_t known = handles_->evictions.value();
-  handles_->evictions.Increment(static_cast<uint64_t>(store.evictions) - known);
+  handles_->cached_blocks.Set(store.cached_blocks);
+  RaiseTo(handles_->evictions, store.evictions);
+  RaiseTo(handles_->prefix_queries, store.prefix_queries);
+  RaiseTo(handles_->prefix_hits, store.prefix_hits);
 }
 
 }  // namespace selfsame::verifier

@@ -50,6 +50,9 @@ ABSL_FLAG(int32_t, verify_batch_size, 8,
           "Windows of full size in one pass; a pass has at most this times --window_size rows.");
 ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
 ABSL_FLAG(int32_t, max_sessions, 256, "Sessions at a time, of all decoders together.");
+ABSL_FLAG(
+    bool, enable_prefix_caching, true,
+    "Whether KV of finished and other sessions serves those that begin with the same tokens.");
 ABSL_FLAG(int32_t, max_wait_ms, 2,
           "How long a pass that is not full waits for more rows; 0: start whenever idle.");
 
@@ -76,7 +79,8 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
                         .verify_batch_size = absl::GetFlag(FLAGS_verify_batch_size),
                         .window_size = absl::GetFlag(FLAGS_window_size),
                         .max_sessions = absl::GetFlag(FLAGS_max_sessions),
-                        .max_wait = std::chrono::milliseconds(max_wait_ms)};
+                        .max_wait = std::chrono::milliseconds(max_wait_ms),
+                        .enable_prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching)};
 }
 
 absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {

@@ -21,7 +21,11 @@ struct PassReport {
 struct StoreReport {
   int32_t sessions = 0;
   double kv_usage = 0.0;  // share of the KV blocks in use, 0 to 1
-  int64_t evictions = 0;  // since the start: sessions whose KV was taken away
+  // Since the start.
+  int64_t evictions = 0;       // sessions whose KV was taken away
+  int64_t prefix_queries = 0;  // positions looked up in the prefix cache
+  int64_t prefix_hits = 0;     // and found there
+  int32_t cached_blocks = 0;   // of KV that no session has
 };
 
 // Told what the verifier's engine does, for figures. Called on the engine thread: must not block,

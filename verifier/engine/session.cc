@@ -119,7 +119,8 @@ Verdict Session::MakeVerdict(uint64_t window_id, Outcome outcome) const {
           .committed_length = committed_length(),
           .canonical_token = std::nullopt,
           .logprobs = {},
-          .end = outcome == Outcome::kDiscarded ? End::kNone : end_};
+          .end = outcome == Outcome::kDiscarded ? End::kNone : end_,
+          .cached_tokens = 0};
 }
 
 SteadyTime Session::waiting_since() const {

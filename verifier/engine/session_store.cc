@@ -24,6 +24,8 @@ absl::StatusOr<StoredSession*> SessionStore::Open(const SessionKey& key, Session
                     .order = next_order_++,
                     .last_used = pass_number_,
                     .is_pinned = false,
+                    .is_fresh = true,
+                    .cached_length = 0,
                     .session = std::move(session),
                     .state = std::make_unique<PagedSequenceState>(pool_)});
   return sessions_.emplace(key, std::move(stored)).first->second.get();
@@ -57,6 +59,21 @@ std::vector<StoredSession*> SessionStore::ByAge() {
   std::sort(result.begin(), result.end(),
             [](const auto* a, const auto* b) { return a->order < b->order; });
   return result;
+}
+
+void SessionStore::TakeCached(StoredSession& stored) {
+  if (stored.state->block_count() > 0) return;
+  const Session& session = stored.session;
+  stored.state->TakeCached([&](int32_t position) { return session.TokenAt(position); },
+                           session.committed_length() - 1);
+  stored.cached_length = stored.state->length();
+  stored.is_fresh = true;
+}
+
+void SessionStore::Publish(StoredSession& stored) {
+  const Session& session = stored.session;
+  stored.state->Publish([&](int32_t position) { return session.TokenAt(position); },
+                        session.committed_length());
 }
 
 bool SessionStore::ReserveAndPin(StoredSession& session, int32_t length) {

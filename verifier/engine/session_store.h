@@ -23,12 +23,15 @@ struct SessionKey {
 
 // A session and its canonical state. The state's length is the settled KV and never reaches the
 // newest committed token, which is the next row's input; it may be shorter, down to 0, after an
-// eviction, and is then computed again.
+// eviction, and is then computed again, but for what the prefix cache has.
 struct StoredSession {
   SessionKey key;
   uint64_t order = 0;      // rises with each opening
   uint64_t last_used = 0;  // pass number
   bool is_pinned = false;  // belongs to the pass being built or run
+  // No row has run since the state was empty.
+  bool is_fresh = true;
+  int32_t cached_length = 0;  // positions last taken over from the prefix cache
   Session session;
   std::unique_ptr<SequenceState> state;
 };
@@ -38,14 +41,15 @@ struct StoredSession {
 //  1. from idle ones, least recently used first, but for the oldest session;
 //  2. from younger ones that wait for verdicts, youngest first;
 //  3. from the oldest one, when it is idle.
-// Pinned sessions keep their blocks. So the oldest session that waits for a verdict always finds
+// Pinned sessions keep their blocks; blocks that are only cached go before any of these. So the
+// oldest session that waits for a verdict always finds
 // room for one whole context, if it asks before anything is pinned: the store never locks up.
-// One thread.
+// Settled KV is published to a prefix cache that all sessions share. One thread.
 class SessionStore {
  public:
   // REQUIRES: the pool has room for one session of the context limit.
-  SessionStore(int32_t block_count, int32_t max_sessions)
-      : pool_(block_count), max_sessions_(max_sessions) {}
+  SessionStore(int32_t block_count, int32_t max_sessions, bool enable_prefix_caching = true)
+      : pool_(block_count, enable_prefix_caching), max_sessions_(max_sessions) {}
 
   // INVALID_ARGUMENT when the id is in use on this stream, RESOURCE_EXHAUSTED when there are
   // max_sessions.
@@ -59,6 +63,12 @@ class SessionStore {
   // All sessions in order of opening; valid until one is opened or closed.
   std::vector<StoredSession*> ByAge();
 
+  // Gives a session without any KV what the prefix cache has of it, all but its newest committed
+  // token at most.
+  static void TakeCached(StoredSession& session);
+  // Lets others take over the settled KV of `session`. REQUIRES: its pass is over.
+  static void Publish(StoredSession& session);
+
   // Makes room for positions below `length` of `session` and pins it. False, with the session as it
   // was, when what others hold cannot be taken.
   [[nodiscard]] bool ReserveAndPin(StoredSession& session, int32_t length);
@@ -67,6 +77,9 @@ class SessionStore {
 
   size_t size() const { return sessions_.size(); }
   int32_t free_blocks() const { return pool_.free_count(); }
+  // Blocks without a session that the prefix cache holds; part of the free ones.
+  int32_t cached_blocks() const { return pool_.cached_count(); }
+  bool caches_prefixes() const { return pool_.caches_prefixes(); }
   // Sessions whose blocks were taken away.
   int64_t eviction_count() const { return eviction_count_; }
 

@@ -60,8 +60,9 @@ absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupO
                     .max_window_size = options.window_size,
                     .max_sessions = options.max_sessions,
                     .rungs = std::move(authority.rungs)};
-  parts.worker = std::make_unique<Worker>(*parts.model, std::move(kv), std::move(info),
-                                          options.max_wait, std::move(policy));
+  parts.worker =
+      std::make_unique<Worker>(*parts.model, std::move(kv), std::move(info), options.max_wait,
+                               std::move(policy), options.enable_prefix_caching);
   return parts;
 }
 

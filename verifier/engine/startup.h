@@ -25,6 +25,7 @@ struct StartupOptions {
   int32_t window_size = 0;  // most candidates of a window
   int32_t max_sessions = 0;
   std::chrono::nanoseconds max_wait{0};
+  bool enable_prefix_caching = true;
 };
 
 // The worker and what it stands on.

@@ -50,6 +50,7 @@ struct Verdict {
   std::optional<int32_t> canonical_token;
   std::vector<float> logprobs;  // of the newly committed tokens, in order
   End end = End::kNone;
+  int32_t cached_tokens = 0;  // opening: positions whose KV was found in the prefix cache
 };
 
 // Receives what the engine says to one stream. Called on the engine thread: must not block, and

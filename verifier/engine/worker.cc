@@ -12,13 +12,15 @@
 namespace selfsame::verifier {
 namespace {
 
-// Rows that must run before a window can: missing settled KV, and, before the opening verdict, the
-// row that gives it.
+// Positions that must be computed before a window can run: the settled ones, and, before the
+// opening verdict, the one whose row gives it.
+int32_t PrefillLength(const Session& session) {
+  return session.committed_length() - (session.is_open() ? 1 : 0);
+}
+
 int32_t PrefillRows(const StoredSession& stored) {
   const Session& session = stored.session;
-  if (!session.has_work()) return 0;
-  const int32_t needed = session.committed_length() - (session.is_open() ? 1 : 0);
-  return needed - stored.state->length();
+  return session.has_work() ? PrefillLength(session) - stored.state->length() : 0;
 }
 
 // Adds the rows; returns how many of them are logit rows.
@@ -42,13 +44,13 @@ size_t AddRows(const StoredSession& stored, int32_t row_count, PassRows& rows) {
 }  // namespace
 
 Worker::Worker(ForwardModel& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
-               std::chrono::nanoseconds max_wait, WindowPolicy policy)
+               std::chrono::nanoseconds max_wait, WindowPolicy policy, bool enable_prefix_caching)
     : model_(model),
       kv_(std::move(kv)),
       info_(std::move(info)),
       policy_(std::move(policy)),
       builder_(info_.rungs.back(), max_wait),
-      store_(kv_->block_count(), info_.max_sessions) {
+      store_(kv_->block_count(), info_.max_sessions, enable_prefix_caching) {
   SELFSAME_CHECK(info_.rungs.back() >= info_.max_window_size);
   SELFSAME_CHECK(kv_->block_count() >= BlocksFor(info_.context_limit));
 }
@@ -116,7 +118,10 @@ absl::StatusOr<std::optional<SteadyTime>> Worker::RunPass(SteadyTime now) {
     observer_->OnStore(
         {.sessions = static_cast<int32_t>(store_.size()),
          .kv_usage = static_cast<double>(block_count - store_.free_blocks()) / block_count,
-         .evictions = store_.eviction_count()});
+         .evictions = store_.eviction_count(),
+         .prefix_queries = stats_.prefix_queries,
+         .prefix_hits = stats_.prefix_hits,
+         .cached_blocks = store_.cached_blocks()});
   }
   return next;
 }
@@ -144,10 +149,11 @@ absl::StatusOr<std::optional<SteadyTime>> Worker::RunPassIfDue(SteadyTime now) {
   return std::optional<SteadyTime>(now);
 }
 
-// Sessions that are owed a verdict, oldest first.
+// Sessions that are owed a verdict, oldest first, with what the prefix cache has of them.
 std::vector<StoredSession*> Worker::Waiting() {
   std::vector<StoredSession*> waiting = store_.ByAge();
   std::erase_if(waiting, [](const StoredSession* stored) { return !stored->session.has_work(); });
+  for (StoredSession* stored : waiting) SessionStore::TakeCached(*stored);
   return waiting;
 }
 
@@ -177,13 +183,24 @@ std::vector<Worker::Run> Worker::PinRuns(const PassPlan& plan,
   std::vector<Run> runs;
   for (StoredSession* stored : waiting) {
     const auto it = planned.find(stored->order);
-    if (it != planned.end()) runs.push_back({stored, it->second, stored->state->length()});
+    if (it == planned.end()) continue;
+    runs.push_back({stored, it->second, stored->state->length(), stored->is_fresh});
   }
   std::erase_if(runs, [&](const Run& run) {
     return run.session->state->length() != run.settled_length ||
            !store_.ReserveAndPin(*run.session, run.settled_length + run.planned.row_count);
   });
   return runs;
+}
+
+void Worker::CountLookups(const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    if (!run.is_fresh) continue;
+    run.session->is_fresh = false;
+    if (!store_.caches_prefixes()) continue;
+    stats_.prefix_queries += PrefillLength(run.session->session);
+    stats_.prefix_hits += run.session->cached_length;
+  }
 }
 
 absl::Status Worker::Execute(const std::vector<Run>& runs, SteadyTime now) {
@@ -197,6 +214,7 @@ absl::Status Worker::Execute(const std::vector<Run>& runs, SteadyTime now) {
   const int32_t rung = RungFor(info_.rungs, row_count);
   std::vector<SampledToken> sampled(rows.sampling().size());
   RETURN_IF_ERROR(model_.Run(rows.PaddedTo(rung), *kv_, rows.sampling(), sampled));
+  CountLookups(runs);
   ++stats_.passes;
   stats_.rows += row_count;
   stats_.padded_rows += rung - row_count;
@@ -221,8 +239,7 @@ void Worker::Report(const std::vector<Run>& runs, int32_t rung, SteadyTime now) 
         std::max<std::chrono::nanoseconds>(report.oldest_wait, now - session.waiting_since());
     const bool is_window = run.planned.window_count > 0;
     (is_window ? report.window_rows : report.prefill_rows) += run.planned.row_count;
-    // A settled session always has KV.
-    if (session.is_open() && run.settled_length == 0) ++report.rebuilt_sessions;
+    if (session.is_open() && run.is_fresh && !is_window) ++report.rebuilt_sessions;
   }
   observer_->OnPass(report);
 }
@@ -245,8 +262,11 @@ void Worker::Apply(const Run& run, std::span<const SampledToken> sampled) {
     }
     state.Truncate(session.committed_length() - 1);
   } else if (!sampled.empty()) {
-    Give(sink, session.Open(sampled.front()));
+    Verdict opening = session.Open(sampled.front());
+    opening.cached_tokens = run.session->cached_length;
+    Give(sink, std::move(opening));
   }
+  SessionStore::Publish(*run.session);
 }
 
 void Worker::EndAll(const absl::Status& status) {

@@ -26,8 +26,12 @@ struct WorkerStats {
   int64_t rows = 0;         // without padding
   int64_t padded_rows = 0;  // padding alone
   int64_t evictions = 0;
-  int64_t sessions = 0;  // open now
-  int32_t free_kv_blocks = 0;
+  // Positions of sessions whose computation began, or began anew; and those of them whose KV was
+  // found in the prefix cache.
+  int64_t prefix_queries = 0;
+  int64_t prefix_hits = 0;
+  int64_t sessions = 0;        // open now
+  int32_t free_kv_blocks = 0;  // cached ones included
 };
 
 // The engine without its thread: sessions, passes, verdicts. The caller gives the time and calls
@@ -38,7 +42,7 @@ class Worker {
   // window. The cache has room for one session of the context limit. `model` must outlive the
   // worker.
   Worker(ForwardModel& model, std::unique_ptr<KvCache> kv, VerifierInfo info,
-         std::chrono::nanoseconds max_wait, WindowPolicy policy);
+         std::chrono::nanoseconds max_wait, WindowPolicy policy, bool enable_prefix_caching = true);
 
   // Who is told what happens, and the clock that passes are measured by. Both must outlive the
   // worker.
@@ -70,11 +74,14 @@ class Worker {
     StoredSession* session = nullptr;
     PlannedRun planned;
     int32_t settled_length = 0;  // when planned
+    bool is_fresh = false;       // the first rows since the session had no KV
   };
 
   absl::StatusOr<std::optional<SteadyTime>> RunPassIfDue(SteadyTime now);
   std::vector<StoredSession*> Waiting();
   static std::vector<Demand> DemandsOf(const std::vector<StoredSession*>& waiting);
+  // Counts what the prefix cache gave to sessions that run for the first time since they had no KV.
+  void CountLookups(const std::vector<Run>& runs);
   std::vector<Run> PinRuns(const PassPlan& plan, const std::vector<StoredSession*>& waiting);
   absl::Status Execute(const std::vector<Run>& runs, SteadyTime now);
   void Report(const std::vector<Run>& runs, int32_t rung, SteadyTime now);

@@ -12,6 +12,7 @@ std::vector<Window> Proposer::OnVerdict(const Verdict& verdict) {
   if (verdict.window_id == 0) {
     EXPECT_TRUE(in_flight_.empty() && next_window_id_ == 1);
     EXPECT_EQ(verdict.outcome, Outcome::kCommit);
+    cached_tokens_ = verdict.cached_tokens;
     committed_.token_ids = opening_.committed_token_ids;
     committed_.logprobs.assign(
         answer_.logprobs.begin(),

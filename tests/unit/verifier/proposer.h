@@ -59,6 +59,8 @@ class Proposer {
   bool is_done() const { return end_ != End::kNone; }
   End end() const { return end_; }
   int rollbacks() const { return rollbacks_; }
+  // Of the opening verdict.
+  int32_t cached_tokens() const { return cached_tokens_; }
   // What was committed from the opening on, the opening's committed tokens included.
   const testing::Answer& committed() const { return committed_; }
 
@@ -86,6 +88,7 @@ class Proposer {
   uint32_t epoch_ = 0;
   uint64_t next_window_id_ = 1;
   int rollbacks_ = 0;
+  int32_t cached_tokens_ = 0;
   End end_ = End::kNone;
 };
 
