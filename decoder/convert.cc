@@ -133,6 +133,8 @@ v1::Complete ToProto(const CompleteEvent& event, uint64_t seed) {
   complete.set_rollbacks(event.rollbacks);
   complete.set_rolled_back_tokens(event.rolled_back_tokens);
   complete.set_redecoded_tokens(event.redecoded_tokens);
+  complete.set_cached_prompt_tokens(event.cached_prompt_tokens);
+  complete.set_verifier_cached_prompt_tokens(event.verifier_cached_prompt_tokens);
   complete.set_seed(seed);
   complete.set_fingerprint(event.fingerprint);
   return complete;
@@ -178,6 +180,7 @@ absl::StatusOr<Verdict> FromProto(const v1::Verdict& verdict) {
   ASSIGN_OR_RETURN(result.end, ToEnd(verdict));
   result.epoch = verdict.epoch();
   result.committed_length = verdict.committed_length();
+  result.cached_tokens = verdict.cached_tokens();
   if (result.committed_length < 0) return Malformed(verdict, "negative committed_length");
   const bool is_opening = result.window_id == 0;
   if (is_opening && result.outcome != Outcome::kCommit) {

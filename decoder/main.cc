@@ -59,6 +59,9 @@ ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
 ABSL_FLAG(int32_t, context_limit, 0,
           "Tokens of a request, prompt and output together; 0: the model's limit, at most 8192. "
           "Verifiers must have the same.");
+ABSL_FLAG(
+    bool, enable_prefix_caching, true,
+    "Whether KV of finished and other requests serves those that begin with the same tokens.");
 ABSL_FLAG(int32_t, max_batch_size, 32, "Requests in one forward pass.");
 ABSL_FLAG(int32_t, max_batch_tokens, 256, "Rows in one forward pass, prompts included.");
 ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
@@ -181,6 +184,7 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   options.core.observer = &observer;
   options.core.authority = std::move(authority);
   options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
+  options.core.enable_prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
   options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);
   const int32_t context_limit = model->limits().context_limit;
   ASSIGN_OR_RETURN(options.kv_block_count, KvBlockCount(absl::GetFlag(FLAGS_kv_size_mb),

@@ -78,6 +78,12 @@ struct DecoderMetrics::Handles {
       : running(r.AddGauge("selfsame_num_requests_running", "Requests that hold KV.")),
         waiting(r.AddGauge("selfsame_num_requests_waiting", "Requests that wait for KV.")),
         kv_usage(r.AddGauge("selfsame_kv_cache_usage_perc", "Share of the KV in use, 0 to 1.")),
+        prefix_queries(r.AddCounter("selfsame_prefix_cache_queries_total",
+                                    "Tokens looked up in the prefix cache.")),
+        prefix_hits(
+            r.AddCounter("selfsame_prefix_cache_hits_total", "Tokens found in the prefix cache.")),
+        cached_blocks(r.AddGauge("selfsame_prefix_cache_blocks",
+                                 "Blocks of KV that are cached and not in use.")),
         verifiers(r.AddGauge("selfsame_verifiers_up", "Verifiers connected.")),
         sessions(r.AddGauge("selfsame_sessions", "Sessions open on verifiers.")),
         ends(AddEnds(r)),
@@ -132,6 +138,9 @@ struct DecoderMetrics::Handles {
   Gauge& running;
   Gauge& waiting;
   Gauge& kv_usage;
+  Counter& prefix_queries;
+  Counter& prefix_hits;
+  Gauge& cached_blocks;
   Gauge& verifiers;
   Gauge& sessions;
   EndCounters ends;
@@ -171,6 +180,9 @@ void DecoderMetrics::OnStats(const EngineStats& stats) {
   handles_->running.Set(stats.running_requests);
   handles_->waiting.Set(stats.waiting_requests);
   handles_->kv_usage.Set(stats.kv_usage);
+  handles_->prefix_queries.RaiseTo(static_cast<uint64_t>(stats.prefix_queries));
+  handles_->prefix_hits.RaiseTo(static_cast<uint64_t>(stats.prefix_hits));
+  handles_->cached_blocks.Set(stats.cached_kv_blocks);
   handles_->verifiers.Set(stats.verifiers_up);
   handles_->sessions.Set(stats.sessions);
   // The engine thread alone adds to this counter.

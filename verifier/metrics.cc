@@ -10,11 +10,6 @@ double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// REQUIRES: this thread alone adds to the counter.
-void RaiseTo(Counter& counter, int64_t total) {
-  counter.Increment(static_cast<uint64_t>(total) - counter.value());
-}
-
 Counter& AddVerdicts(MetricRegistry& registry, const char* outcome) {
   return registry.AddCounter("selfsame_verifier_verdicts_total",
                              "Verdicts on windows, by outcome; opening ones are apart.",
@@ -137,9 +132,9 @@ void VerifierMetrics::OnStore(const StoreReport& store) {
   handles_->sessions.Set(store.sessions);
   handles_->kv_usage.Set(store.kv_usage);
   handles_->cached_blocks.Set(store.cached_blocks);
-  RaiseTo(handles_->evictions, store.evictions);
-  RaiseTo(handles_->prefix_queries, store.prefix_queries);
-  RaiseTo(handles_->prefix_hits, store.prefix_hits);
+  handles_->evictions.RaiseTo(static_cast<uint64_t>(store.evictions));
+  handles_->prefix_queries.RaiseTo(static_cast<uint64_t>(store.prefix_queries));
+  handles_->prefix_hits.RaiseTo(static_cast<uint64_t>(store.prefix_hits));
 }
 
 }  // namespace selfsame::verifier

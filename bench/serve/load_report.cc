@@ -22,6 +22,8 @@ struct Summary {
   int64_t rollbacks = 0;
   int64_t rolled_back_tokens = 0;
   int64_t redecoded_tokens = 0;
+  int64_t cached_prompt_tokens = 0;
+  int64_t verifier_cached_prompt_tokens = 0;
   std::vector<double> first_token_ms;
   std::vector<double> per_token_ms;
   std::vector<double> total_ms;
@@ -38,6 +40,8 @@ Summary Summarise(const LoadResult& result, Keep keep) {
     summary.rollbacks += sample.rollbacks;
     summary.rolled_back_tokens += sample.rolled_back_tokens;
     summary.redecoded_tokens += sample.redecoded_tokens;
+    summary.cached_prompt_tokens += sample.cached_prompt_tokens;
+    summary.verifier_cached_prompt_tokens += sample.verifier_cached_prompt_tokens;
     summary.first_token_ms.push_back(sample.seconds_to_first_token * kMilliseconds);
     summary.total_ms.push_back(sample.seconds_in_all * kMilliseconds);
     if (sample.output_tokens > 1) {
@@ -76,16 +80,19 @@ Json SummaryToJson(const Summary& summary, double seconds) {
           {"windows", summary.windows},
           {"rollbacks", summary.rollbacks},
           {"rolled_back_tokens", summary.rolled_back_tokens},
-          {"redecoded_tokens", summary.redecoded_tokens}};
+          {"redecoded_tokens", summary.redecoded_tokens},
+          {"cached_prompt_tokens", summary.cached_prompt_tokens},
+          {"verifier_cached_prompt_tokens", summary.verifier_cached_prompt_tokens}};
 }
 
 void AppendRow(std::string& table, const char* name, const Summary& summary, double seconds) {
   absl::StrAppendFormat(
-      &table, "%-14s %8d %9d %9.1f %9.1f %9.1f %9.2f %9.2f %8d %9d %11d %10d\n", name,
+      &table, "%-14s %8d %9d %9.1f %9.1f %9.1f %9.2f %9.2f %8d %9d %11d %10d %8d\n", name,
       summary.requests, summary.output_tokens, PerSecond(summary.output_tokens, seconds),
       Percentile(summary.first_token_ms, 50), Percentile(summary.first_token_ms, 99),
       Percentile(summary.per_token_ms, 50), Percentile(summary.per_token_ms, 99), summary.windows,
-      summary.rollbacks, summary.rolled_back_tokens, summary.redecoded_tokens);
+      summary.rollbacks, summary.rolled_back_tokens, summary.redecoded_tokens,
+      summary.cached_prompt_tokens);
 }
 
 }  // namespace
@@ -108,6 +115,8 @@ LoadSample ToSample(const client::Answer& answer, bool is_deterministic,
   sample.rollbacks = answer.rollbacks;
   sample.rolled_back_tokens = answer.rolled_back_tokens;
   sample.redecoded_tokens = answer.redecoded_tokens;
+  sample.cached_prompt_tokens = answer.cached_prompt_tokens;
+  sample.verifier_cached_prompt_tokens = answer.verifier_cached_prompt_tokens;
   return sample;
 }
 
@@ -120,11 +129,12 @@ double Percentile(std::vector<double> values, double percent) {
 
 std::string ToTable(const LoadResult& result) {
   std::string table = absl::StrFormat(
-      "%-14s %8s %9s %9s %19s %19s %8s %9s %11s %10s\n%-14s %8s %9s %9s %9s %9s %9s %9s\n", "", "",
-      "output", "tokens", "first token, ms", "a token, ms", "", "", "rolled", "re-", "", "requests",
-      "tokens", "a second", "P50", "P99", "P50", "P99");
+      "%-14s %8s %9s %9s %19s %19s %8s %9s %11s %10s %8s\n%-14s %8s %9s %9s %9s %9s %9s %9s\n", "",
+      "", "output", "tokens", "first token, ms", "a token, ms", "", "", "rolled", "re-", "", "",
+      "requests", "tokens", "a second", "P50", "P99", "P50", "P99");
   table.pop_back();
-  absl::StrAppendFormat(&table, " %8s %9s %11s %10s\n", "windows", "rollbacks", "back", "decoded");
+  absl::StrAppendFormat(&table, " %8s %9s %11s %10s %8s\n", "windows", "rollbacks", "back",
+                        "decoded", "cached");
   AppendRow(table, "deterministic", Deterministic(result), result.seconds);
   AppendRow(table, "ordinary", Ordinary(result), result.seconds);
   AppendRow(table, "all", All(result), result.seconds);

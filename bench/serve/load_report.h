@@ -19,6 +19,8 @@ struct LoadSample {
   int32_t rollbacks = 0;
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
+  int32_t cached_prompt_tokens = 0;  // found in the decoder's prefix cache
+  int32_t verifier_cached_prompt_tokens = 0;
   size_t plan_index = 0;
   std::vector<int32_t> token_ids = {};
 };

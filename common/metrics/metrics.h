@@ -21,6 +21,8 @@ namespace selfsame {
 class Counter {
  public:
   void Increment(uint64_t count = 1) { value_.fetch_add(count, std::memory_order_relaxed); }
+  // REQUIRES: `total` is no less than value(); no other thread adds to the counter.
+  void RaiseTo(uint64_t total) { value_.store(total, std::memory_order_relaxed); }
   uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:

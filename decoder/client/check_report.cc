@@ -37,12 +37,12 @@ std::string PositionLine(const char* kind, const RequestFigures& figures) {
 }
 
 void AppendRow(std::string& table, const PhaseFigures& phase) {
-  absl::StrAppendFormat(&table, "%-27s %6d %9d %9d %9d %8d %10d %12d %11d %10d %9.1f %8.1f\n",
+  absl::StrAppendFormat(&table, "%-27s %6d %9d %9d %9d %8d %10d %12d %11d %8d %10d %9.1f %8.1f\n",
                         phase.name, phase.deterministic.requests, phase.deterministic.divergences,
                         phase.ordinary.requests, phase.ordinary.divergences, phase.windows,
                         phase.rollbacks, phase.rolled_back_tokens, phase.redecoded_tokens,
-                        phase.deterministic.output_tokens, phase.tokens_per_second(),
-                        phase.seconds);
+                        phase.cached_prompt_tokens, phase.deterministic.output_tokens,
+                        phase.tokens_per_second(), phase.seconds);
 }
 
 Json FiguresToJson(const PhaseFigures& phase) {
@@ -56,6 +56,8 @@ Json FiguresToJson(const PhaseFigures& phase) {
           {"rollbacks", phase.rollbacks},
           {"rolled_back_tokens", phase.rolled_back_tokens},
           {"redecoded_tokens", phase.redecoded_tokens},
+          {"cached_prompt_tokens", phase.cached_prompt_tokens},
+          {"verifier_cached_prompt_tokens", phase.verifier_cached_prompt_tokens},
           {"committed_tokens", phase.deterministic.output_tokens},
           {"ordinary_tokens", phase.ordinary.output_tokens},
           {"first_divergent_position",
@@ -68,10 +70,10 @@ Json FiguresToJson(const PhaseFigures& phase) {
 }  // namespace
 
 std::string ToTable(const CheckResult& result) {
-  std::string table = absl::StrFormat("%-27s %6s %9s %9s %9s %8s %10s %12s %11s %10s %9s %8s\n",
+  std::string table = absl::StrFormat("%-27s %6s %9s %9s %9s %8s %10s %12s %11s %8s %10s %9s %8s\n",
                                       "requests in flight", "determ.", "diverged", "ordinary",
                                       "diverged", "windows", "rollbacks", "rolled back",
-                                      "re-decoded", "committed", "tokens/s", "seconds");
+                                      "re-decoded", "cached", "committed", "tokens/s", "seconds");
   for (const PhaseFigures& phase : result.phases) AppendRow(table, phase);
   const PhaseFigures total = result.Total();
   AppendRow(table, total);

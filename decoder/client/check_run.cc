@@ -53,6 +53,8 @@ void Count(const Answer& answer, RequestFigures& requests, PhaseFigures& figures
   figures.rollbacks += answer.rollbacks;
   figures.rolled_back_tokens += answer.rolled_back_tokens;
   figures.redecoded_tokens += answer.redecoded_tokens;
+  figures.cached_prompt_tokens += answer.cached_prompt_tokens;
+  figures.verifier_cached_prompt_tokens += answer.verifier_cached_prompt_tokens;
 }
 
 CheckRunner::Answers CheckRunner::Send(const std::vector<Job>& jobs, PhaseFigures& figures) {
@@ -226,6 +228,8 @@ void PhaseFigures::Add(const PhaseFigures& other) {
   rollbacks += other.rollbacks;
   rolled_back_tokens += other.rolled_back_tokens;
   redecoded_tokens += other.redecoded_tokens;
+  cached_prompt_tokens += other.cached_prompt_tokens;
+  verifier_cached_prompt_tokens += other.verifier_cached_prompt_tokens;
   seconds += other.seconds;
 }
 

@@ -38,6 +38,8 @@ struct PhaseFigures {
   int64_t rollbacks = 0;
   int64_t rolled_back_tokens = 0;
   int64_t redecoded_tokens = 0;
+  int64_t cached_prompt_tokens = 0;  // found in the decoder's prefix cache
+  int64_t verifier_cached_prompt_tokens = 0;
   double seconds = 0.0;
 
   void Add(const PhaseFigures& other);

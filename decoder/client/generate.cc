@@ -53,6 +53,7 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
       {"token_ids", answer.token_ids},
       {"finish_reason", FinishReasonName(answer.finish_reason)},
       {"prompt_tokens", answer.prompt_tokens},
+      {"cached_prompt_tokens", answer.cached_prompt_tokens},
       {"output_tokens", answer.token_ids.size()},
       {"temperature", answer.temperature},
       {"top_k", answer.top_k},
@@ -71,6 +72,7 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
     json["rollbacks"] = answer.rollbacks;
     json["rolled_back_tokens"] = answer.rolled_back_tokens;
     json["redecoded_tokens"] = answer.redecoded_tokens;
+    json["verifier_cached_prompt_tokens"] = answer.verifier_cached_prompt_tokens;
   }
   if (answer.candidates > 0) {
     json["candidates"] = answer.candidates;
@@ -81,13 +83,15 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
 }
 
 void PrintSummary(const Answer& answer) {
-  std::string line = absl::StrFormat(
-      "[%d prompt tokens, %d output tokens in %.2f s, %s, seed %d", answer.prompt_tokens,
-      answer.token_ids.size(), Seconds(answer.last_token - answer.sent),
-      std::string(FinishReasonName(answer.finish_reason)), answer.seed);
+  std::string line =
+      absl::StrFormat("[%d prompt tokens (%d cached), %d output tokens in %.2f s, %s, seed %d",
+                      answer.prompt_tokens, answer.cached_prompt_tokens, answer.token_ids.size(),
+                      Seconds(answer.last_token - answer.sent),
+                      std::string(FinishReasonName(answer.finish_reason)), answer.seed);
   if (!answer.fingerprint.empty()) {
-    absl::StrAppendFormat(&line, ", %d windows, %d rollbacks, fingerprint %.12s", answer.windows,
-                          answer.rollbacks, answer.fingerprint);
+    absl::StrAppendFormat(
+        &line, ", %d cached at the verifier, %d windows, %d rollbacks, fingerprint %.12s",
+        answer.verifier_cached_prompt_tokens, answer.windows, answer.rollbacks, answer.fingerprint);
   }
   std::fprintf(stderr, "%s]\n", line.c_str());
 }

@@ -78,6 +78,8 @@ struct Answer {
   int32_t rollbacks = 0;
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
+  int32_t cached_prompt_tokens = 0;           // found in the decoder's prefix cache
+  int32_t verifier_cached_prompt_tokens = 0;  // and in the verifier's
   int32_t candidates = 0;  // received; with stream_candidates
   int32_t retracts = 0;
   int32_t resumes = 0;  // streams that broke

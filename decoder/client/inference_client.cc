@@ -176,6 +176,8 @@ class AnswerBuilder {
     answer_.rollbacks = complete.rollbacks();
     answer_.rolled_back_tokens = complete.rolled_back_tokens();
     answer_.redecoded_tokens = complete.redecoded_tokens();
+    answer_.cached_prompt_tokens = complete.cached_prompt_tokens();
+    answer_.verifier_cached_prompt_tokens = complete.verifier_cached_prompt_tokens();
     return absl::OkStatus();
   }
 

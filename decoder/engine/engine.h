@@ -14,9 +14,14 @@ struct EngineStats {
   int32_t waiting_requests = 0;
   int32_t sessions = 0;  // open on verifiers
   int32_t verifiers_up = 0;
-  double kv_usage = 0.0;  // share of the KV blocks in use, 0 to 1
-  int32_t free_kv_blocks = 0;
-  int64_t preemptions = 0;  // requests whose state was freed to make room, since the start
+  double kv_usage = 0.0;         // share of the KV blocks in use, 0 to 1
+  int32_t free_kv_blocks = 0;    // cached ones included
+  int32_t cached_kv_blocks = 0;  // of KV that no request has
+  int64_t preemptions = 0;       // requests whose state was freed to make room, since the start
+  // Tokens of requests admitted, for the first time or again, since the start; and those of them
+  // whose KV was found in the prefix cache.
+  int64_t prefix_queries = 0;
+  int64_t prefix_hits = 0;
 };
 
 // What the service needs of an engine. All calls are safe from any thread and never block.

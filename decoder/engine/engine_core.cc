@@ -25,7 +25,7 @@ EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache&
       tokenizer_(tokenizer),
       clock_(clock),
       observer_(options.observer == nullptr ? no_observer_ : *options.observer),
-      blocks_(kv.block_count()),
+      blocks_(kv.block_count(), options.enable_prefix_caching),
       runner_(model, kv, options.authority ? options.authority->rungs : std::vector<int32_t>()),
       sessions_(options.sessions, links, policy, observer_),
       scheduler_(scheduler ? std::move(scheduler)
@@ -66,6 +66,7 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   request.schedule.id = id;
   request.schedule.length = request.length();
   request.schedule.never_waits = !request.verification;
+  request.schedule.token_at = [&request](int32_t position) { return request.TokenAt(position); };
   request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
   requests_[id] = std::move(owned);
   scheduler_->Add(&request.schedule);
@@ -95,6 +96,7 @@ void EngineCore::OnVerdict(int verifier, const Verdict& verdict) {
   Request& request = *applied->request;
   const SpeculationEffect& effect = applied->effect;
   if (effect.truncate_to) request.schedule.state->Truncate(*effect.truncate_to);
+  Publish(request);
   if (effect.first_dropped && request.params.stream_candidates) {
     request.sink->OnRetract({.length = *effect.first_dropped});
   }
@@ -183,6 +185,7 @@ absl::StatusOr<bool> EngineCore::RunPass() {
   observer_.OnStep({.row_count = row_count,
                     .request_count = static_cast<int32_t>(step_rows_.size()),
                     .duration = clock_.Now() - begin});
+  for (const RequestRows& rows : step_rows_) Publish(*rows.request);
   size_t next = 0;
   for (const RequestRows& rows : step_rows_) {
     if (rows.is_sampled) TakeToken(*rows.request, runner_.sampled()[next++]);
@@ -211,6 +214,14 @@ void EngineCore::ReportWaits() {
 }
 
 void EngineCore::Admit(Request& request) {
+  if (blocks_.caches_prefixes()) {
+    prefix_queries_ += request.length();
+    prefix_hits_ += request.schedule.state->length();
+  }
+  if (!request.cached_prompt_tokens) {
+    request.cached_prompt_tokens =
+        std::min(request.schedule.state->length(), request.prompt_length());
+  }
   if (request.has_started) return;  // preempted before
   if (!request.verification) {
     Start(request, OwnFingerprint(request));
@@ -225,6 +236,10 @@ void EngineCore::Admit(Request& request) {
 std::string EngineCore::OwnFingerprint(const Request& request) const {
   const bool is_decided_here = request.params.is_deterministic && options_.authority.has_value();
   return is_decided_here ? options_.authority->fingerprint : std::string();
+}
+
+void EngineCore::Publish(Request& request) {
+  request.schedule.state->Publish(request.schedule.token_at, request.settled_length());
 }
 
 void EngineCore::OpenSession(Request& request) {
@@ -328,12 +343,14 @@ void EngineCore::Finish(Request& request) {
   event.stop_token_id = end.stop_token_id;
   event.prompt_tokens = request.prompt_length();
   event.output_tokens = request.output.token_count();
+  event.cached_prompt_tokens = request.cached_prompt_tokens.value_or(0);
   if (request.verification) {
     const SpeculationCounters& counters = request.verification->speculation.counters();
     event.windows = counters.windows;
     event.rollbacks = counters.rollbacks;
     event.rolled_back_tokens = counters.rolled_back_tokens;
     event.redecoded_tokens = counters.redecoded_tokens;
+    event.verifier_cached_prompt_tokens = request.verification->cached_prompt_tokens.value_or(0);
     event.fingerprint = request.verification->fingerprint;
   } else {
     event.fingerprint = OwnFingerprint(request);
@@ -380,7 +397,10 @@ EngineStats EngineCore::stats() const {
   stats.verifiers_up = sessions_.verifiers_up();
   stats.kv_usage = 1.0 - static_cast<double>(blocks_.free_count()) / blocks_.block_count();
   stats.free_kv_blocks = blocks_.free_count();
+  stats.cached_kv_blocks = blocks_.cached_count();
   stats.preemptions = preemptions_;
+  stats.prefix_queries = prefix_queries_;
+  stats.prefix_hits = prefix_hits_;
   return stats;
 }
 

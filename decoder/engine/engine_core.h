@@ -27,7 +27,8 @@ namespace selfsame::decoder {
 struct CoreOptions {
   SchedulerOptions scheduler;
   SessionOptions sessions;
-  int32_t max_inflight_windows = 4;    // of one request
+  int32_t max_inflight_windows = 4;  // of one request
+  bool enable_prefix_caching = true;
   EngineObserver* observer = nullptr;  // null: none; must outlive the core
   // Set when the model runs under the canonical schedule and has proved itself: its own tokens are
   // the answer then, and deterministic requests open no sessions. Passes run at its rungs, of which
@@ -44,6 +45,7 @@ struct CoreOptions {
 //   PrepareRequests  a deterministic one waits in the queue until a verifier can take it
 //   RunPass          admitted (OnStarted; the session is opened and both sides prefill at the same
 //                    time), then prefilled in chunks and decoded beside the others
+//   Publish          KV of tokens that stand serves later requests with the same prefix
 //   TakeToken        an ordinary token stands at once; a deterministic one is a candidate
 //   CutWindows       candidates go to the verifier while decoding goes on
 //   OnVerdict        what is committed stands; a rollback truncates the state
@@ -86,6 +88,7 @@ class EngineCore {
   // Tells the observer of ordinary requests that the step left out for want of a verdict.
   void ReportWaits();
   void Admit(Request& request);
+  static void Publish(Request& request);
   void OpenSession(Request& request);
   // Under which the model itself decides this request's answer; empty when it does not.
   std::string OwnFingerprint(const Request& request) const;
@@ -118,6 +121,8 @@ class EngineCore {
   std::vector<RequestRows> step_rows_;
   uint64_t step_number_ = 0;
   int64_t preemptions_ = 0;
+  int64_t prefix_queries_ = 0;
+  int64_t prefix_hits_ = 0;
 };
 
 }  // namespace selfsame::decoder

@@ -34,6 +34,7 @@ struct Verification {
 
   int verifier = -1;        // where the session is, while there is one
   std::string fingerprint;  // of the first verifier; every later one must have it too
+  std::optional<int32_t> cached_prompt_tokens;  // that the first session's verifier had
   // Since when no verifier has served the request; it fails when this has lasted too long.
   std::optional<SteadyTime> unserved_since;
   SteadyTime retry_at;  // no session is opened before
@@ -64,16 +65,22 @@ struct Request {
     return verification ? verification->speculation.output()[index] : ordinary_output[index];
   }
 
+  // Tokens that will not change any more.
+  int32_t settled_length() const {
+    return verification ? verification->speculation.committed_length() : length();
+  }
+
   uint64_t id;
   GenerationRequest params;
   std::shared_ptr<GenerationSink> sink;
   OutputStream output;  // over the tokens that stand
   ScheduledRequest schedule;
   SteadyTime arrived_at;
-  SteadyTime last_token_at;              // when tokens last stood; REQUIRES: output has some
-  uint64_t last_step = 0;                // number of the last step with rows of this request
-  bool has_started = false;              // OnStarted was called
-  std::vector<int32_t> ordinary_output;  // of a request without verification
+  SteadyTime last_token_at;                     // when tokens last stood; REQUIRES: output has some
+  uint64_t last_step = 0;                       // number of the last step with rows of this request
+  bool has_started = false;                     // OnStarted was called
+  std::optional<int32_t> cached_prompt_tokens;  // when first admitted
+  std::vector<int32_t> ordinary_output;         // of a request without verification
   std::optional<Verification> verification;
 };
 

@@ -80,8 +80,13 @@ void Scheduler::Admit(StepPlan& plan) {
     const bool takes_any =
         plan.rows.empty() || std::any_of(waiting_.begin(), waiting_.end(),
                                          [](const auto* other) { return other->never_waits; });
+    if (request->token_at != nullptr) {
+      request->state->TakeCached(request->token_at, request->length - 1);
+    }
     while (!request->state->Reserve(request->length)) {
-      if (!PreemptIdle(takes_any, plan)) return;
+      if (PreemptIdle(takes_any, plan)) continue;
+      request->state->Truncate(0);  // who waits holds nothing
+      return;
     }
     // Preempted requests may have come before it.
     const auto place = std::find(waiting_.begin(), waiting_.end(), request);

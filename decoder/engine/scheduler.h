@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct ScheduledRequest {
   bool is_stalled = false;
   // The request must not wait until others become ready: it takes their state instead.
   bool never_waits = false;
+  // The token at a position below `length`, by which the prefix cache is searched on admission;
+  // null: it is not.
+  std::function<int32_t(int32_t position)> token_at;
   std::unique_ptr<SequenceState> state;
 };
 
@@ -46,8 +50,9 @@ struct StepPlan {
 // and leave at any step; prompts are prefilled in chunks beside the others' decoding. No I/O, no
 // clock, one thread. Does not own the requests, which must stay until removed.
 //
-// Order is first come, first served. Admission needs room for every token known; when room runs
-// short later, the request admitted last loses its state and waits at the head of the queue, and is
+// Order is first come, first served. Admission needs room for every token known, of which the
+// prefix cache may have a part computed already, though never the last one; when room runs short
+// later, the request admitted last loses its state and waits at the head of the queue, and is
 // recomputed. The oldest always has room, if memory holds one request of full length, so that all
 // finish. A request that never waits loses its state only after all those that are not ready.
 //

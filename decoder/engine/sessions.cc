@@ -145,6 +145,9 @@ std::optional<Sessions::Applied> Sessions::OnVerdict(int verifier, const Verdict
   at(verifier).last_answer = now;
   verification.unserved_since.reset();
   verification.backoff = milliseconds(0);
+  if (verdict.window_id == 0 && !verification.cached_prompt_tokens) {
+    verification.cached_prompt_tokens = std::min(verdict.cached_tokens, request.prompt_length());
+  }
   verification.refused_by = -1;
   Report(verdict, *effect, verification, now);
   return Applied{&request, *std::move(effect)};

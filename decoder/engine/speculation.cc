@@ -158,6 +158,11 @@ absl::Status Speculation::CheckOpening(const Verdict& verdict) const {
   if (verdict.committed_length != committed_length() + 1) {
     return Broken(verdict, "an opening commits one token");
   }
+  // The row that gives the opening verdict is always computed.
+  if (verdict.cached_tokens < 0 || verdict.cached_tokens >= committed_length()) {
+    return Broken(verdict, absl::StrCat(verdict.cached_tokens, " cached tokens of a session of ",
+                                        committed_length()));
+  }
   return CheckCommitted(verdict);
 }
 

@@ -65,6 +65,8 @@ struct CompleteEvent {
   int32_t rollbacks = 0;
   int32_t rolled_back_tokens = 0;
   int32_t redecoded_tokens = 0;
+  int32_t cached_prompt_tokens = 0;
+  int32_t verifier_cached_prompt_tokens = 0;
   std::string fingerprint;
 };
 
@@ -116,6 +118,7 @@ struct Verdict {
   std::optional<int32_t> canonical_token;
   std::vector<float> logprobs;
   End end = End::kNone;
+  int32_t cached_tokens = 0;  // opening: positions the verifier had in its prefix cache
 };
 
 struct VerifierInfo {

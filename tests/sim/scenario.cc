@@ -51,6 +51,7 @@ DecoderSetup DrawDecoder(Random random, int32_t context_limit, bool is_patient) 
   setup.core.sessions.failover_timeout =
       is_patient ? kPatience : milliseconds(random.Skewed(50, 3000));
   setup.core.max_inflight_windows = random.Between(1, 4);
+  setup.core.enable_prefix_caching = random.Chance(900);
   // More than a healthy verifier is ever silent for.
   setup.core.sessions.verdict_timeout = milliseconds(random.Between(4000, 20000));
   return setup;
@@ -63,6 +64,7 @@ VerifierSetup DrawVerifier(Random random, int32_t context_limit) {
   setup.max_window_size = random.Skewed(1, 40);
   setup.max_rows = setup.max_window_size + random.Skewed(0, 100);
   setup.max_sessions = random.Skewed(1, 32);
+  setup.enable_prefix_caching = random.Chance(900);
   setup.max_wait = Micros(random.Chance(500) ? 0 : random.Skewed(1, 20000));
   setup.max_pass_time = Micros(random.Skewed(100, 20000));
   return setup;
@@ -87,11 +89,13 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
   decoder::GenerationRequest request;
   request.request_id = std::to_string(number);
   const int32_t prompt_length = random.Skewed(1, context_limit - 1);
-  // Few different prompts, so that requests share beginnings.
+  // Few different prompts, so that requests share beginnings; some differ in a single token.
   const uint64_t family = static_cast<uint64_t>(random.Below(4));
   const int32_t own_from = random.Below(2 * context_limit);
+  const int32_t own_at = random.Chance(500) ? random.Below(prompt_length) : -1;
   for (int32_t i = 0; i < prompt_length; ++i) {
-    const uint64_t hash = i < own_from ? Combine(family, static_cast<uint64_t>(i)) : random.Next();
+    const bool is_shared = i < own_from && i != own_at;
+    const uint64_t hash = is_shared ? Combine(family, static_cast<uint64_t>(i)) : random.Next();
     request.prompt_token_ids.push_back(kFirstLetter + static_cast<int32_t>(hash % kLetterCount));
   }
   request.max_tokens = random.Skewed(1, context_limit - prompt_length);
@@ -116,6 +120,21 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
     if (request.is_deterministic) request.expected_fingerprint = "F0";
   }
   return request;
+}
+
+// The next turn of a conversation: the prompt and the answer of an earlier request, and more.
+void ContinueFrom(const decoder::GenerationRequest& earlier, int32_t context_limit, Random random,
+                  decoder::GenerationRequest& request) {
+  std::vector<int32_t> prompt = earlier.prompt_token_ids;
+  const CanonicalAnswer answer = AnswerOf(earlier, /*weights=*/0);
+  prompt.insert(prompt.end(), answer.token_ids.begin(), answer.token_ids.end());
+  for (int32_t own = random.Below(8); own > 0; --own) {
+    prompt.push_back(kFirstLetter + random.Below(kLetterCount));
+  }
+  prompt.resize(std::min(prompt.size(), static_cast<size_t>(context_limit - 1)));
+  request.prompt_token_ids = std::move(prompt);
+  const auto length = static_cast<int32_t>(request.prompt_token_ids.size());
+  request.max_tokens = random.Skewed(1, context_limit - length);
 }
 
 }  // namespace
@@ -148,6 +167,11 @@ Scenario DrawScenario(Random random) {
     arrival.decoder = static_cast<size_t>(random.Below(decoder_count));
     arrival.request = DrawRequest(random.Fork(), scenario.context_limit,
                                   static_cast<uint64_t>(i + 1), verifier_count > 0);
+    if (i > 0 && random.Chance(400)) {
+      const auto earlier = static_cast<size_t>(random.Below(i));
+      ContinueFrom(scenario.arrivals[earlier].request, scenario.context_limit, random.Fork(),
+                   arrival.request);
+    }
     arrival.is_cancelled = scenario.faults.cancels && random.Chance(250);
     arrival.cancelled_after = Micros(random.Skewed(0, 500000));
     scenario.arrivals.push_back(std::move(arrival));

@@ -34,16 +34,15 @@ size_t StopStringStart(const std::string& text, const std::vector<std::string>& 
 
 CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t weights) {
   Prefix prefix;
-  int32_t position = 0;
-  for (const int32_t token : request.prompt_token_ids) {
-    prefix.Append(Prefix::Slot(token, position++));
-  }
+  for (const int32_t token : request.prompt_token_ids) prefix.Append(token);
+  auto position = static_cast<int32_t>(request.prompt_token_ids.size());
   CanonicalAnswer answer;
   SampleRow sampling = SamplingOf(request);
   while (static_cast<int32_t>(answer.token_ids.size()) < request.max_tokens) {
     sampling.position = position;
     const SampledToken token = prefix.Next(sampling, weights);
-    prefix.Append(Prefix::Slot(token.token_id, position++));
+    prefix.Append(token.token_id);
+    ++position;
     answer.token_ids.push_back(token.token_id);
     answer.logprobs.push_back(token.logprob);
     answer.text += TextOf(token.token_id);
@@ -213,10 +212,8 @@ void SimClient::CheckDeterministic(size_t first, const decoder::ChunkEvent& even
 void SimClient::CheckOrdinary(size_t first) {
   const std::vector<Proposal>& proposals = decoder_.proposals().at(request_.seed);
   Prefix prefix;
-  int32_t position = 0;
-  for (const int32_t token : request_.prompt_token_ids) {
-    prefix.Append(Prefix::Slot(token, position++));
-  }
+  for (const int32_t token : request_.prompt_token_ids) prefix.Append(token);
+  auto position = static_cast<int32_t>(request_.prompt_token_ids.size());
   SampleRow sampling = SamplingOf(request_);
   for (size_t i = 0; i < token_ids_.size(); ++i) {
     sampling.position = position;
@@ -227,7 +224,18 @@ void SimClient::CheckOrdinary(size_t first) {
         Fail("a token made from KV of another prefix");
       }
     }
-    prefix.Append(Prefix::Slot(token_ids_[i], position++));
+    prefix.Append(token_ids_[i]);
+    ++position;
+  }
+}
+
+// Whole blocks, and never that of the last known token's row.
+void SimClient::CheckCached(int32_t token_count) {
+  const auto prompt_length = static_cast<int32_t>(request_.prompt_token_ids.size());
+  const bool is_whole_prompt = token_count == prompt_length && !request_.resume_token_ids.empty();
+  const bool is_part = token_count >= 0 && token_count < prompt_length;
+  if (!is_whole_prompt && !(is_part && token_count % kKvBlockTokens == 0)) {
+    Fail(absl::StrCat(token_count, " cached tokens"));
   }
 }
 
@@ -243,6 +251,8 @@ void SimClient::OnComplete(const decoder::CompleteEvent& event) {
   } else if (event.windows > 0) {
     Fail("windows of an ordinary request");
   }
+  CheckCached(event.cached_prompt_tokens);
+  CheckCached(event.verifier_cached_prompt_tokens);
   complete_ = event;
   has_completed_ = true;
   world_.Trace("complete", {static_cast<int64_t>(id_), event.output_tokens, event.rollbacks,

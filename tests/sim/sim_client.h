@@ -82,6 +82,7 @@ class SimClient final : public decoder::GenerationSink {
   void CheckShown();
   void CheckDeterministic(size_t first, const decoder::ChunkEvent& event);
   void CheckOrdinary(size_t first);
+  void CheckCached(int32_t token_count);
   bool IsAllowed(const absl::Status& status) const;
   void End();
   void Fail(const std::string& what);

@@ -153,6 +153,7 @@ void SimDecoder::CheckEmpty() {
 void SimDecoder::AddCounts() {
   mismatch_count_ += model_->mismatch_count();
   preemption_count_ += core_->stats().preemptions;
+  prefix_hit_count_ += core_->stats().prefix_hits;
 }
 
 }  // namespace selfsame::sim

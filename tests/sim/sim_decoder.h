@@ -48,6 +48,7 @@ class SimDecoder {
   const ProposalLog& proposals() const { return proposals_; }
   int64_t mismatch_count() const { return mismatch_count_; }
   int64_t preemption_count() const { return preemption_count_; }
+  int64_t prefix_hit_count() const { return prefix_hit_count_; }
   int64_t step_count() const { return step_count_; }
   int restart_count() const { return restart_count_; }
   // How many ordinary requests have been submitted and not ended; kept by the clients.
@@ -91,6 +92,7 @@ class SimDecoder {
   SteadyTime busy_until_;
   int64_t mismatch_count_ = 0;  // of earlier lives
   int64_t preemption_count_ = 0;
+  int64_t prefix_hit_count_ = 0;
   int64_t step_count_ = 0;
   int restart_count_ = 0;
   int idle_spins_ = 0;

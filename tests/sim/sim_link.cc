@@ -42,7 +42,8 @@ decoder::Verdict Convert(const verifier::Verdict& verdict) {
           .committed_length = verdict.committed_length,
           .canonical_token = verdict.canonical_token,
           .logprobs = verdict.logprobs,
-          .end = static_cast<decoder::End>(verdict.end)};
+          .end = static_cast<decoder::End>(verdict.end),
+          .cached_tokens = verdict.cached_tokens};
 }
 
 decoder::VerifierInfo Convert(const verifier::VerifierInfo& info) {
@@ -183,8 +184,8 @@ void SimLink::SubmitWindow(decoder::Window window) {
 void SimLink::CheckWindow(const Session& session, const decoder::Window& window) {
   const auto proposals = decoder_.proposals().find(session.sampling.seed);
   Prefix prefix;
-  int32_t position = 0;
-  for (const int32_t token : session.tokens) prefix.Append(Prefix::Slot(token, position++));
+  for (const int32_t token : session.tokens) prefix.Append(token);
+  auto position = static_cast<int32_t>(session.tokens.size());
   for (const int32_t candidate : window.candidate_ids) {
     SampleRow sampling = session.sampling;
     sampling.position = position;
@@ -200,7 +201,8 @@ void SimLink::CheckWindow(const Session& session, const decoder::Window& window)
       world_.Fail(absl::StrCat("session ", window.session_id, ": the candidate for position ",
                                position, " was made from KV of another prefix"));
     }
-    prefix.Append(Prefix::Slot(candidate, position++));
+    prefix.Append(candidate);
+    ++position;
   }
 }
 

@@ -105,7 +105,7 @@ Prefix SimModel::ReadPrefix(const SequenceRows& sequence, int32_t length, const 
   for (int32_t position = 0; position < length; ++position) {
     uint64_t slot = 0;
     std::memcpy(&slot, SlotData(kv, sequence.block_table, position), sizeof(slot));
-    prefix.Append(slot);
+    prefix.AppendSlot(slot);
   }
   return prefix;
 }
@@ -117,8 +117,13 @@ absl::Status SimModel::Run(const Pass& pass, KvCache& kv, std::span<const Sample
   for (size_t row = 0; row < owners.size(); ++row) {
     if (owners[row] == nullptr) continue;
     const int32_t position = pass.positions[row];
-    const uint64_t slot = Prefix::Slot(pass.token_ids[row], position);
-    std::memcpy(SlotData(kv, owners[row]->block_table, position), &slot, sizeof(slot));
+    const int32_t* const block_table = owners[row]->block_table;
+    uint64_t before = 0;
+    if (position > 0) {
+      std::memcpy(&before, SlotData(kv, block_table, position - 1), sizeof(before));
+    }
+    const uint64_t slot = Prefix::Slot(before, pass.token_ids[row]);
+    std::memcpy(SlotData(kv, block_table, position), &slot, sizeof(slot));
   }
   SELFSAME_CHECK(sampling.size() == pass.logit_rows.size() && out.size() == sampling.size());
   for (size_t i = 0; i < out.size(); ++i) {

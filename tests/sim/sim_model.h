@@ -26,14 +26,20 @@ inline constexpr int32_t kLetterCount = 12;
 // prefix, the parameters of the row and the weights.
 class Prefix {
  public:
-  // What one token leaves in its slot of the KV cache.
-  static uint64_t Slot(int32_t token_id, int32_t position) {
-    return Combine(static_cast<uint64_t>(token_id), static_cast<uint64_t>(position));
+  // What one token leaves in its slot of the KV cache, after what stands in the slot before, which
+  // is 0 for the first: like KV, it depends on the whole prefix.
+  static uint64_t Slot(uint64_t slot_before, int32_t token_id) {
+    return Combine(slot_before, static_cast<uint64_t>(token_id));
   }
-  void Append(uint64_t slot) { hash_ = Combine(hash_, slot); }
+  void AppendSlot(uint64_t slot) {
+    slot_ = slot;
+    hash_ = Combine(hash_, slot);
+  }
+  void Append(int32_t token_id) { AppendSlot(Slot(slot_, token_id)); }
   SampledToken Next(const SampleRow& sampling, uint64_t weights) const;
 
  private:
+  uint64_t slot_ = 0;  // the newest
   uint64_t hash_ = 0;
 };
 

@@ -22,6 +22,8 @@ TEST(SimulationTest, NoSeedBreaksAnInvariantAndEveryCaseHappens) {
   EXPECT_GT(counts.rollbacks, 1000) << counts.ToString();
   EXPECT_GT(counts.evictions, 100) << counts.ToString();
   EXPECT_GT(counts.preemptions, 100) << counts.ToString();
+  EXPECT_GT(counts.prefix_hits, 5000) << counts.ToString();
+  EXPECT_GT(counts.verifier_prefix_hits, 5000) << counts.ToString();
   EXPECT_GT(counts.sessions, counts.deterministic_completed + 100) << counts.ToString();
   EXPECT_GT(counts.garbage, 20) << counts.ToString();
   EXPECT_GT(counts.mutes, 50) << counts.ToString();

@@ -51,7 +51,7 @@ void SimVerifier::Start(uint64_t weights) {
   info.rungs = DefaultRungs(setup_.max_rows);
   worker_ = std::make_unique<verifier::Worker>(
       *model_, SimModel::CreateCache(setup_.kv_block_count, random_.Fork()), std::move(info),
-      setup_.max_wait, policy_);
+      setup_.max_wait, policy_, setup_.enable_prefix_caching);
 }
 
 void SimVerifier::Crash() {
@@ -87,6 +87,8 @@ void SimVerifier::AddTotals() {
   totals_.rows += stats.rows;
   totals_.padded_rows += stats.padded_rows;
   totals_.evictions += stats.evictions;
+  totals_.prefix_queries += stats.prefix_queries;
+  totals_.prefix_hits += stats.prefix_hits;
 }
 
 uint64_t SimVerifier::OpenStream(AnswerSink sink, std::function<void()> on_crash) {

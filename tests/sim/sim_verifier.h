@@ -24,6 +24,7 @@ struct VerifierSetup {
   int32_t max_window_size = 0;
   int32_t max_rows = 0;
   int32_t max_sessions = 0;
+  bool enable_prefix_caching = true;
   Micros max_wait{0};
   Micros max_pass_time{0};
 };

@@ -299,11 +299,13 @@ Counts Simulation::CountAll() const {
     counts.steps += decoder->step_count();
     counts.mismatches += decoder->mismatch_count();
     counts.preemptions += decoder->preemption_count();
+    counts.prefix_hits += decoder->prefix_hit_count();
   }
   for (const auto& verifier : verifiers_) {
     const verifier::WorkerStats stats = verifier->totals();
     counts.passes += stats.passes;
     counts.evictions += stats.evictions;
+    counts.verifier_prefix_hits += stats.prefix_hits;
   }
   for (const auto& links : links_) {
     for (const auto& link : links) {
@@ -333,6 +335,8 @@ void Counts::Add(const Counts& other) {
   sessions += other.sessions;
   evictions += other.evictions;
   preemptions += other.preemptions;
+  prefix_hits += other.prefix_hits;
+  verifier_prefix_hits += other.verifier_prefix_hits;
   streams += other.streams;
   mutes += other.mutes;
   garbage += other.garbage;
@@ -351,8 +355,9 @@ std::string Counts::ToString() const {
       "requests ", requests, ", completed ", completed, " (deterministic ", deterministic_completed,
       "), steps ", steps, ", passes ", passes, ", windows ", windows, ", mismatches ", mismatches,
       ", rollbacks ", rollbacks, ", sessions ", sessions, ", evictions ", evictions,
-      ", preemptions ", preemptions, ", streams ", streams, ", mutes ", mutes, ", garbage ",
-      garbage, ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
+      ", preemptions ", preemptions, ", cached ", prefix_hits, ", cached at verifiers ",
+      verifier_prefix_hits, ", streams ", streams, ", mutes ", mutes, ", garbage ", garbage,
+      ", crashes ", crashes, ", drains ", drains, ", decoder restarts ", restarts,
       ", rogue messages ", rogue_messages, ", candidates ", candidates, ", retracts ", retracts,
       ", resumed and completed ", resumed_completed, ", continuations ", continuations);
 }

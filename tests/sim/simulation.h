@@ -25,6 +25,8 @@ struct Counts {
   int64_t sessions = 0;
   int64_t evictions = 0;
   int64_t preemptions = 0;
+  int64_t prefix_hits = 0;  // positions decoders found in their prefix caches
+  int64_t verifier_prefix_hits = 0;
   int64_t streams = 0;
   int64_t mutes = 0;
   int64_t garbage = 0;

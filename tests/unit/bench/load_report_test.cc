@@ -42,7 +42,9 @@ TEST(LoadReportTest, JsonKeepsTheKindsApartAndAddsThemUp) {
                      .windows = 4,
                      .rollbacks = 1,
                      .rolled_back_tokens = 6,
-                     .redecoded_tokens = 5},
+                     .redecoded_tokens = 5,
+                     .cached_prompt_tokens = 48,
+                     .verifier_cached_prompt_tokens = 32},
                     {.seconds_to_first_token = 0.1, .output_tokens = 30}};
   const auto json = nlohmann::json::parse(ToJson(result, "serve_bench", "today"));
   EXPECT_EQ(json["errors"], 1);
@@ -50,6 +52,8 @@ TEST(LoadReportTest, JsonKeepsTheKindsApartAndAddsThemUp) {
   EXPECT_EQ(json["all"]["output_tokens_per_second"], 20.0);
   EXPECT_EQ(json["deterministic"]["rollbacks"], 1);
   EXPECT_EQ(json["deterministic"]["redecoded_tokens"], 5);
+  EXPECT_EQ(json["deterministic"]["cached_prompt_tokens"], 48);
+  EXPECT_EQ(json["deterministic"]["verifier_cached_prompt_tokens"], 32);
   EXPECT_EQ(json["ordinary"]["rollbacks"], 0);
   EXPECT_EQ(json["ordinary"]["time_to_first_token_ms"]["p99"], 100.0);
 }

@@ -18,6 +18,8 @@ CheckResult MakeResult() {
   alone.rollbacks = 1;
   alone.rolled_back_tokens = 3;
   alone.redecoded_tokens = 2;
+  alone.cached_prompt_tokens = 48;
+  alone.verifier_cached_prompt_tokens = 32;
   alone.seconds = 4.0;
   PhaseFigures busy = alone;
   busy.name = "8 at a time";
@@ -45,6 +47,8 @@ TEST(CheckReportTest, JsonHasTheTotalsUnderTheirNames) {
   EXPECT_EQ(json["rollbacks"], 2);
   EXPECT_EQ(json["rolled_back_tokens"], 6);
   EXPECT_EQ(json["redecoded_tokens"], 4);
+  EXPECT_EQ(json["cached_prompt_tokens"], 96);
+  EXPECT_EQ(json["verifier_cached_prompt_tokens"], 64);
   EXPECT_EQ(json["committed_tokens"], 800);
   EXPECT_EQ(json["fingerprint"], "fp");
   EXPECT_EQ(json["first_divergent_position"]["ordinary"]["min"], 10);

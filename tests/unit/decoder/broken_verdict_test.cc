@@ -48,6 +48,9 @@ TEST_P(BrokenOpeningTest, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Opening, BrokenOpeningTest,
     ::testing::Values(BrokenCase{"session", [](Verdict& v) { v.session_id = 99; }},
+                      BrokenCase{"cached_negative", [](Verdict& v) { v.cached_tokens = -1; }},
+                      BrokenCase{"cached_all",
+                                 [](Verdict& v) { v.cached_tokens = v.committed_length - 1; }},
                       BrokenCase{"window", [](Verdict& v) { v.window_id = 1; }},
                       BrokenCase{"rollback", [](Verdict& v) { v.outcome = Outcome::kRollback; }},
                       BrokenCase{"discarded", [](Verdict& v) { v.outcome = Outcome::kDiscarded; }},

@@ -134,6 +134,8 @@ TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
   event.rollbacks = 4;
   event.rolled_back_tokens = 5;
   event.redecoded_tokens = 6;
+  event.cached_prompt_tokens = 32;
+  event.verifier_cached_prompt_tokens = 16;
   event.fingerprint = "abc";
   const v1::Complete complete = ToProto(event, 99);
   EXPECT_EQ(complete.finish_reason(), v1::FINISH_REASON_STOP);
@@ -144,6 +146,8 @@ TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
   EXPECT_EQ(complete.rollbacks(), 4);
   EXPECT_EQ(complete.rolled_back_tokens(), 5);
   EXPECT_EQ(complete.redecoded_tokens(), 6);
+  EXPECT_EQ(complete.cached_prompt_tokens(), 32);
+  EXPECT_EQ(complete.verifier_cached_prompt_tokens(), 16);
   EXPECT_EQ(complete.seed(), 99u);
   EXPECT_EQ(complete.fingerprint(), "abc");
 }

@@ -27,6 +27,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     std::vector<std::string> fingerprints = {"F"};
     bool is_connected = true;
     EngineObserver* observer = nullptr;
+    bool enable_prefix_caching = true;
     std::chrono::milliseconds verdict_timeout{1000000};
   };
 
@@ -57,6 +58,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
                          .failover_timeout = kFailoverTimeout,
                          .verdict_timeout = setup.verdict_timeout},
             .max_inflight_windows = 3,
+            .enable_prefix_caching = setup.enable_prefix_caching,
             .observer = setup.observer},
         *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links, std::move(scheduler));
     if (!setup.is_connected) return;

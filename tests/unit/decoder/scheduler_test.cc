@@ -33,6 +33,13 @@ class SchedulerTest : public ::testing::Test {
     return requests_.back().get();
   }
 
+  // Another whose tokens are all the same, and for which the prefix cache is searched.
+  ScheduledRequest* AddCached(int32_t length) {
+    ScheduledRequest* request = Add(length);
+    request->token_at = [](int32_t) { return 7; };
+    return request;
+  }
+
   // Plans and runs one step; checks what must hold for every plan.
   StepPlan Step() {
     StepPlan plan = scheduler_->Plan();
@@ -314,6 +321,41 @@ TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
     }
     EXPECT_EQ(pool_->free_count(), pool_->block_count());
   }
+}
+
+TEST_F(SchedulerTest, AdmissionTakesWhatThePrefixCacheHasButTheLastToken) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4});
+  ScheduledRequest* first = AddCached(48);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 48)));
+  first->state->Publish(first->token_at, 48);
+  AddCached(48);
+  AddCached(49);
+  AddCached(10);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 16), P(2, 1), P(3, 10)));
+}
+
+TEST_F(SchedulerTest, ARequestThatFindsNoRoomHoldsNothingOfTheCache) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/4);
+  ScheduledRequest* first = AddCached(48);
+  Step();
+  first->state->Publish(first->token_at, 48);
+  ScheduledRequest* second = AddCached(80);  // five blocks, three of them shared
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1)));
+  EXPECT_EQ(second->state->block_count(), 0);
+  EXPECT_EQ(scheduler_->waiting_count(), 1);
+  EXPECT_EQ(pool_->free_count(), 0);
+}
+
+// What it had published stays cached until somebody needs the blocks.
+TEST_F(SchedulerTest, APreemptedRequestComesBackThroughTheCache) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/6);
+  ScheduledRequest* first = Add(32);
+  ScheduledRequest* second = AddCached(63);
+  Step();
+  second->state->Publish(second->token_at, 63);
+  EXPECT_THAT(Step().preempted, ElementsAre(second));
+  scheduler_->Remove(first);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 64 - 48)));
 }
 
 }  // namespace
