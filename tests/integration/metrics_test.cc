@@ -127,6 +127,8 @@ struct Figures {
   int64_t rollbacks = 0;
   int64_t rolled_back = 0;
   int64_t redecoded = 0;
+  int64_t cached = 0;
+  int64_t verifier_cached = 0;
 };
 
 Figures Count(const std::vector<GenerateResult>& results) {
@@ -143,6 +145,8 @@ Figures Count(const std::vector<GenerateResult>& results) {
     figures.rollbacks += result.complete->rollbacks();
     figures.rolled_back += result.complete->rolled_back_tokens();
     figures.redecoded += result.complete->redecoded_tokens();
+    figures.cached += result.complete->cached_prompt_tokens();
+    figures.verifier_cached += result.complete->verifier_cached_prompt_tokens();
   }
   return figures;
 }
@@ -210,6 +214,12 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
   p.Expect("selfsame_rollbacks_total", static_cast<double>(a.rollbacks));
   p.Expect("selfsame_rolled_back_tokens_total", static_cast<double>(a.rolled_back));
   p.Expect("selfsame_redecoded_tokens_total", static_cast<double>(a.redecoded));
+  ASSERT_GT(b.cached, 0);
+  p.Expect("selfsame_prefix_cache_hits_total{job=\"decoder\"}",
+           static_cast<double>(a.cached + b.cached));
+  p.Expect("selfsame_prefix_cache_queries_total{job=\"decoder\"}",
+           static_cast<double>(a.prompt_tokens + b.prompt_tokens));
+  p.ExpectPositive("selfsame_prefix_cache_blocks{job=\"decoder\"}");
   p.Expect("selfsame_num_requests_running", 0);
   p.Expect("selfsame_num_requests_waiting", 0);
   p.Expect("selfsame_sessions", 0);
@@ -231,8 +241,13 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
   p.Expect(
       "sum(selfsame_verifier_rows_total{kind!=\"padding\"}) - sum(selfsame_verifier_pass_rows_sum)",
       0);
-  p.Expect(absl::StrCat("selfsame_verifier_rows_total{kind=\"prefill\"} >= bool ", a.prompt_tokens),
-           1);
+  const int64_t computed = a.prompt_tokens - a.verifier_cached;
+  p.Expect(absl::StrCat("selfsame_verifier_rows_total{kind=\"prefill\"} >= bool ", computed), 1);
+  p.Expect("selfsame_prefix_cache_hits_total{job=\"verifier\"}",
+           static_cast<double>(a.verifier_cached));
+  p.Expect("selfsame_prefix_cache_queries_total{job=\"verifier\"}",
+           static_cast<double>(a.prompt_tokens));
+  p.ExpectPositive("selfsame_prefix_cache_blocks{job=\"verifier\"}");
 }
 
 // Half of the load is deterministic, and there is too little memory for all.

@@ -133,6 +133,7 @@ void ContinueFrom(const decoder::GenerationRequest& earlier, int32_t context_lim
   }
   prompt.resize(std::min(prompt.size(), static_cast<size_t>(context_limit - 1)));
   request.prompt_token_ids = std::move(prompt);
+  request.resume_token_ids.clear();
   const auto length = static_cast<int32_t>(request.prompt_token_ids.size());
   request.max_tokens = random.Skewed(1, context_limit - length);
 }
