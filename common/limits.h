@@ -12,6 +12,9 @@ inline constexpr int kMaxChatMessages = 1024;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopTokenIds = 64;
+inline constexpr int kMaxEosTokenIds = 64;  // of a model
+// What a session ends at: a request's own ids and the model's.
+inline constexpr int kMaxSessionStopTokenIds = kMaxStopTokenIds + kMaxEosTokenIds;
 // Below this, logits divided by the temperature would leave float's range.
 inline constexpr float kMinTemperature = 1e-4f;
 inline constexpr float kMaxTemperature = 100.0f;
@@ -19,6 +22,9 @@ inline constexpr int kMaxChoices = 64;
 inline constexpr int kMaxTopLogprobs = 20;
 // Logprobs of one prompt, alternatives included: they travel in one message.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 20;
+inline constexpr float kMaxPenalty = 2.0f;  // presence and frequency; the lowest is -2
+inline constexpr float kMaxLogitBias = 100.0f;
+inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxFingerprintBytes = 256;
 inline constexpr int kMaxDetokenizeTokens = 1 << 17;
 inline constexpr int kMaxRequestIdBytes = 128;

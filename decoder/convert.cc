@@ -44,6 +44,18 @@ absl::StatusOr<End> ToEnd(const v1::Verdict& verdict) {
   }
 }
 
+LogitRules ToLogitRules(const v1::SamplingParams& sampling, const v1::StopConditions& stop,
+                        const RequestDefaults& defaults) {
+  LogitRules rules;
+  rules.repetition_penalty = sampling.has_repetition_penalty() ? sampling.repetition_penalty()
+                                                               : defaults.repetition_penalty;
+  rules.presence_penalty = sampling.presence_penalty();
+  rules.frequency_penalty = sampling.frequency_penalty();
+  rules.logit_bias = SortedBiases(sampling.logit_bias());
+  rules.min_tokens = stop.min_tokens();
+  return rules;
+}
+
 }  // namespace
 
 RequestDefaults ToRequestDefaults(const GenerationDefaults& defaults) {
@@ -51,6 +63,8 @@ RequestDefaults ToRequestDefaults(const GenerationDefaults& defaults) {
   result.temperature = defaults.temperature.value_or(result.temperature);
   result.top_k = defaults.top_k.value_or(result.top_k);
   result.top_p = defaults.top_p.value_or(result.top_p);
+  result.min_p = defaults.min_p.value_or(result.min_p);
+  result.repetition_penalty = defaults.repetition_penalty.value_or(result.repetition_penalty);
   result.eos_token_ids = defaults.eos_token_ids;
   return result;
 }
@@ -65,6 +79,8 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
   result.temperature = sampling.has_temperature() ? sampling.temperature() : defaults.temperature;
   result.top_k = sampling.has_top_k() ? sampling.top_k() : defaults.top_k;
   result.top_p = sampling.has_top_p() ? sampling.top_p() : defaults.top_p;
+  result.min_p = sampling.has_min_p() ? sampling.min_p() : defaults.min_p;
+  result.logit_rules = ToLogitRules(sampling, stop, defaults);
   result.seed = sampling.has_seed() ? sampling.seed() : drawn_seed;
   result.max_tokens = stop.has_max_tokens()
                           ? stop.max_tokens()
@@ -99,6 +115,11 @@ v1::Started ToProto(const GenerationRequest& request) {
   params.set_top_p(request.top_p);
   params.set_seed(request.seed);
   params.set_max_tokens(request.max_tokens);
+  params.set_min_p(request.min_p);
+  params.set_repetition_penalty(request.logit_rules.repetition_penalty);
+  params.set_presence_penalty(request.logit_rules.presence_penalty);
+  params.set_frequency_penalty(request.logit_rules.frequency_penalty);
+  params.set_min_tokens(request.logit_rules.min_tokens);
   return started;
 }
 
@@ -152,8 +173,17 @@ v1::OpenSession ToProto(const SessionOpening& opening) {
   sampling.set_top_k(opening.top_k);
   sampling.set_top_p(opening.top_p);
   sampling.set_seed(opening.seed);
+  sampling.set_min_p(opening.min_p);
+  const LogitRules& rules = opening.logit_rules;
+  sampling.set_repetition_penalty(rules.repetition_penalty);
+  sampling.set_presence_penalty(rules.presence_penalty);
+  sampling.set_frequency_penalty(rules.frequency_penalty);
+  for (const LogitBias& entry : rules.logit_bias) {
+    (*sampling.mutable_logit_bias())[entry.token_id] = entry.bias;
+  }
   v1::SessionStop& stop = *result.mutable_stop();
   stop.set_max_tokens(opening.max_tokens);
+  stop.set_min_tokens(rules.min_tokens);
   stop.mutable_stop_token_ids()->Add(opening.stop_token_ids.begin(), opening.stop_token_ids.end());
   result.set_choice_index(opening.choice_index);
   if (opening.expected_fingerprint.has_value()) {

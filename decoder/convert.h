@@ -22,6 +22,8 @@ struct RequestDefaults {
   float temperature = 1.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
   std::vector<int32_t> eos_token_ids;
 };
 

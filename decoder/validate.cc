@@ -1,11 +1,11 @@
 #include "decoder/validate.h"
 
-#include <cmath>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/limits.h"
+#include "common/sampling/logit_rules.h"
 #include "common/tokenizer/utf8.h"
 #include "google/protobuf/unknown_field_set.h"
 
@@ -69,17 +69,7 @@ absl::Status ValidatePrompt(const v1::GenerateRequest& request, const RequestLim
 }
 
 absl::Status ValidateSampling(const v1::SamplingParams& sampling) {
-  if (sampling.has_temperature()) {
-    const float temperature = sampling.temperature();
-    // Written so that NaN fails.
-    const bool is_valid =
-        temperature == 0.0f || (temperature >= kMinTemperature && temperature <= kMaxTemperature);
-    if (!is_valid) {
-      return InvalidArgumentError("sampling.temperature",
-                                  absl::StrCat("must be 0 (greedy) or between ", kMinTemperature,
-                                               " and ", kMaxTemperature, ", not ", temperature));
-    }
-  }
+  if (sampling.has_temperature()) RETURN_IF_ERROR(ValidateTemperature(sampling.temperature()));
   if (sampling.has_top_k() && sampling.top_k() < 0) {
     return InvalidArgumentError(
         "sampling.top_k", absl::StrCat("must be 0 (off) or positive, not ", sampling.top_k()));
@@ -88,7 +78,20 @@ absl::Status ValidateSampling(const v1::SamplingParams& sampling) {
     return InvalidArgumentError("sampling.top_p",
                                 absl::StrCat("must be in (0, 1], not ", sampling.top_p()));
   }
-  return absl::OkStatus();
+  return ValidateMinP(sampling.min_p());
+}
+
+// The rules as far as the client sets them; defaults are valid.
+absl::Status ValidateRules(const v1::SamplingParams& sampling, const v1::StopConditions& stop,
+                           const RequestLimits& limits) {
+  LogitRules rules;
+  if (sampling.has_repetition_penalty()) rules.repetition_penalty = sampling.repetition_penalty();
+  rules.presence_penalty = sampling.presence_penalty();
+  rules.frequency_penalty = sampling.frequency_penalty();
+  rules.logit_bias = SortedBiases(sampling.logit_bias());
+  rules.min_tokens = stop.min_tokens();
+  const int32_t max_tokens = stop.has_max_tokens() ? stop.max_tokens() : limits.context_limit - 1;
+  return ValidateLogitRules(rules, max_tokens, limits.vocab_size);
 }
 
 absl::Status ValidateStop(const v1::StopConditions& stop, const RequestLimits& limits) {
@@ -160,6 +163,7 @@ std::string FindInvalidUtf8(const Descriptor& message, const UnknownFieldSet& fi
 absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestLimits& limits) {
   RETURN_IF_ERROR(ValidateSampling(request.sampling()));
   RETURN_IF_ERROR(ValidateStop(request.stop(), limits));
+  RETURN_IF_ERROR(ValidateRules(request.sampling(), request.stop(), limits));
   if (request.has_expected_fingerprint()) {
     if (!request.is_deterministic()) {
       return InvalidArgumentError("expected_fingerprint",
@@ -200,6 +204,12 @@ absl::Status ValidateLengths(int64_t prompt_tokens, const v1::GenerateRequest& r
   if (request.stop().has_max_tokens() && request.stop().max_tokens() > room) {
     return InvalidArgumentError("stop.max_tokens",
                                 absl::StrCat("is ", request.stop().max_tokens(), "; after ",
+                                             prompt_tokens, " prompt tokens the context limit of ",
+                                             limits.context_limit, " leaves room for ", room));
+  }
+  if (request.stop().min_tokens() > room) {
+    return InvalidArgumentError("stop.min_tokens",
+                                absl::StrCat("is ", request.stop().min_tokens(), "; after ",
                                              prompt_tokens, " prompt tokens the context limit of ",
                                              limits.context_limit, " leaves room for ", room));
   }

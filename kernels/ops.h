@@ -111,11 +111,23 @@ struct RopeTable {
   bool operator==(const RopeTable&) const = default;
 };
 
+// A change of one token's logit before a token is chosen, in this order:
+//   x = logit + bias;  x = x > 0 ? x / repetition : x * repetition;  x = x - penalty.
+// A bias of -infinity bans the token.
+struct LogitEdit {
+  int32_t token_id = 0;
+  float bias = 0.0f;
+  float repetition = 1.0f;  // above 0
+  float penalty = 0.0f;
+  bool operator==(const LogitEdit&) const = default;
+};
+
 // How one row of logits becomes a token.
 struct SampleRow {
   float temperature = 0.0f;  // 0: greedy, ties to the lowest token id
   int32_t top_k = 0;         // 0: off
   float top_p = 1.0f;        // 1: off
+  float min_p = 0.0f;        // 0: off; at most 1
   uint64_t seed = 0;
   int32_t choice_index = 0;
   int32_t position = 0;  // absolute position of the token being chosen
@@ -123,11 +135,13 @@ struct SampleRow {
   int32_t given_token = -1;
   // How many of the most likely tokens are wanted beside it, at most kMaxTopLogprobs.
   int32_t top_count = 0;
+  // Host memory, valid until Sample returns. Distinct ids below the vocabulary's size, any order.
+  std::span<const LogitEdit> edits = {};
 };
 
 struct SampledToken {
   int32_t token_id = 0;
-  // log-softmax of the raw logits at token_id (before temperature and filters).
+  // log-softmax of the raw logits at token_id (before edits, temperature and filters).
   float logprob = 0.0f;
   // The row's top_count most likely tokens by raw logits, or all where there are fewer.
   TopLogprobs top{};

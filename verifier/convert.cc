@@ -15,6 +15,16 @@ std::vector<int32_t> ToVector(const Repeated& values) {
   return {values.begin(), values.end()};
 }
 
+LogitRules ToLogitRules(const v1::SessionSampling& sampling, const v1::SessionStop& stop) {
+  LogitRules rules;
+  if (sampling.has_repetition_penalty()) rules.repetition_penalty = sampling.repetition_penalty();
+  rules.presence_penalty = sampling.presence_penalty();
+  rules.frequency_penalty = sampling.frequency_penalty();
+  rules.logit_bias = SortedBiases(sampling.logit_bias());
+  rules.min_tokens = stop.min_tokens();
+  return rules;
+}
+
 SessionOpening FromProto(const v1::OpenSession& proto) {
   SessionOpening opening;
   opening.session_id = proto.session_id();
@@ -23,6 +33,8 @@ SessionOpening FromProto(const v1::OpenSession& proto) {
   opening.temperature = proto.sampling().temperature();
   opening.top_k = proto.sampling().top_k();
   opening.top_p = proto.sampling().top_p();
+  opening.min_p = proto.sampling().min_p();
+  opening.logit_rules = ToLogitRules(proto.sampling(), proto.stop());
   opening.seed = proto.sampling().seed();
   opening.choice_index = proto.choice_index();
   opening.max_tokens = proto.stop().max_tokens();

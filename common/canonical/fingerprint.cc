@@ -59,7 +59,9 @@ std::string DescribeDefaults(const GenerationDefaults& defaults) {
   std::string text = "eos=";
   for (const int32_t token_id : defaults.eos_token_ids) absl::StrAppend(&text, token_id, ",");
   absl::StrAppend(&text, "temperature=", OrUnset(defaults.temperature),
-                  ",top_k=", OrUnset(defaults.top_k), ",top_p=", OrUnset(defaults.top_p));
+                  ",top_k=", OrUnset(defaults.top_k), ",top_p=", OrUnset(defaults.top_p),
+                  ",min_p=", OrUnset(defaults.min_p),
+                  ",repetition_penalty=", OrUnset(defaults.repetition_penalty));
   return text;
 }
 

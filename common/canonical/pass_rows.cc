@@ -21,6 +21,7 @@ void PassRows::AddRow(int32_t token_id) {
 void PassRows::AddLogitRow(int32_t token_id, const SampleRow& sampling) {
   logit_rows_.push_back(row_count());
   sampling_.push_back(sampling);
+  edits_.insert(edits_.end(), sampling.edits.begin(), sampling.edits.end());
   AddRow(token_id);
 }
 
@@ -28,6 +29,13 @@ Pass PassRows::PaddedTo(int32_t row_count) {
   SELFSAME_CHECK(row_count >= this->row_count());
   token_ids_.resize(static_cast<size_t>(row_count), 0);
   positions_.resize(static_cast<size_t>(row_count), 0);
+  // Until now the rows' edits were known by their number only: edits_ moved while it grew.
+  std::span<const LogitEdit> edits = edits_;
+  for (SampleRow& row : sampling_) {
+    const size_t count = row.edits.size();
+    row.edits = edits.first(count);
+    edits = edits.subspan(count);
+  }
   return {.row_count = row_count,
           .token_ids = token_ids_,
           .positions = positions_,

@@ -247,9 +247,9 @@ absl::StatusOr<std::vector<int32_t>> ReadEosTokenIds(const Fields& fields,
   const Json* value = fields.Find("eos_token_id");
   if (value == nullptr) return ids;
   const size_t count = value->is_array() ? value->size() : 1;
-  if (count > static_cast<size_t>(kMaxStopTokenIds)) {
+  if (count > static_cast<size_t>(kMaxEosTokenIds)) {
     return fields.Error("eos_token_id",
-                        absl::StrCat("lists ", count, " ids; the limit is ", kMaxStopTokenIds));
+                        absl::StrCat("lists ", count, " ids; the limit is ", kMaxEosTokenIds));
   }
   for (size_t i = 0; i < count; ++i) {
     const Json& id = value->is_array() ? (*value)[i] : *value;
@@ -268,12 +268,20 @@ absl::StatusOr<std::vector<int32_t>> ReadEosTokenIds(const Fields& fields,
 }
 
 absl::Status ReadSamplingDefaults(const Fields& fields, GenerationDefaults& defaults) {
+  if (fields.Has("repetition_penalty")) {
+    ASSIGN_OR_RETURN(const double penalty, fields.Number("repetition_penalty", 1e-6, 1e6));
+    defaults.repetition_penalty = static_cast<float>(penalty);
+  }
   // With "do_sample": false the other fields are leftovers that say nothing: greedy is meant.
   ASSIGN_OR_RETURN(const bool is_sampling, fields.BoolOr("do_sample", true));
   if (!is_sampling) return absl::OkStatus();
   if (fields.Has("temperature")) {
     ASSIGN_OR_RETURN(const double temperature, fields.Number("temperature", 0.0, kMaxTemperature));
     defaults.temperature = static_cast<float>(temperature);
+    if (temperature != 0.0 && *defaults.temperature < kMinTemperature) {
+      return fields.Error("temperature", absl::StrCat("must be 0 (greedy) or at least ",
+                                                      kMinTemperature, ", not ", temperature));
+    }
   }
   if (fields.Has("top_k")) {
     ASSIGN_OR_RETURN(const int64_t top_k,
@@ -283,6 +291,10 @@ absl::Status ReadSamplingDefaults(const Fields& fields, GenerationDefaults& defa
   if (fields.Has("top_p")) {
     ASSIGN_OR_RETURN(const double top_p, fields.Number("top_p", 1e-6, 1.0));
     defaults.top_p = static_cast<float>(top_p);
+  }
+  if (fields.Has("min_p")) {
+    ASSIGN_OR_RETURN(const double min_p, fields.Number("min_p", 0.0, 1.0));
+    defaults.min_p = static_cast<float>(min_p);
   }
   return absl::OkStatus();
 }

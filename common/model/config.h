@@ -47,6 +47,8 @@ struct GenerationDefaults {
   std::optional<float> temperature;
   std::optional<int32_t> top_k;
   std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
 };
 
 // Reads DIR/config.json. Missing file, malformed JSON, unsupported architecture, activation or RoPE

@@ -121,7 +121,8 @@ int RunCheck(std::span<const std::string> arguments) {
   CheckFlags flags;
   FlagParser parser(
       "selfsame check [--flag=value ...]",
-      "Sends a set of prompts, half greedy and half seeded, one at a time, and again under\n"
+      "Sends a set of prompts, half greedy and half seeded, a quarter of them with penalties (and\n"
+      "min-p where seeded), one at a time, and again under\n"
       "several concurrencies, orders and shares of ordinary requests. The token ids and the bits\n"
       "of the logprobs of each deterministic answer must be those of its one-at-a-time run; of\n"
       "ordinary answers, those whose tokens changed are counted, as a control.\n"

@@ -49,6 +49,10 @@ Request ToRequest(const CheckCase& check_case, bool is_deterministic) {
   // Set, so that the model's own defaults do not make the answer of another server another one.
   request.top_k = 0;
   request.top_p = 1.0f;
+  request.min_p = check_case.min_p;
+  request.repetition_penalty = check_case.repetition_penalty;
+  request.presence_penalty = check_case.presence_penalty;
+  request.frequency_penalty = check_case.frequency_penalty;
   request.seed = check_case.seed;
   request.max_tokens = check_case.max_tokens;
   request.ignore_eos = check_case.ignore_eos;
@@ -67,6 +71,12 @@ std::vector<CheckCase> BuildCases(const std::vector<std::string>& prompts,
                      .seed = kFirstSeed + i,
                      .max_tokens = options.max_tokens,
                      .ignore_eos = options.ignore_eos});
+    if (i % 8 != 6 && i % 8 != 7) continue;
+    CheckCase& penalised = cases.back();
+    penalised.repetition_penalty = 1.1f;
+    penalised.presence_penalty = 0.25f;
+    penalised.frequency_penalty = 0.125f;
+    if (i % 2 == 1) penalised.min_p = 0.05f;
   }
   return cases;
 }

@@ -16,6 +16,10 @@ struct CheckCase {
   std::string prompt;
   bool chat = true;  // sent as a user's message, in the model's chat template
   float temperature = 0.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
   uint64_t seed = 0;
   int32_t max_tokens = 0;
   bool ignore_eos = true;
@@ -33,7 +37,8 @@ struct CaseOptions {
   bool ignore_eos = true;
 };
 
-// One case a prompt: even ones greedy, odd ones seeded, each with a seed of its own.
+// One case a prompt: even ones greedy, odd ones seeded, each with a seed of its own. One in four of
+// either kind has penalties, the seeded one min-p too.
 std::vector<CheckCase> BuildCases(const std::vector<std::string>& prompts,
                                   const CaseOptions& options);
 

@@ -14,19 +14,39 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "selfsame-reference-1";
 
+uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
+
+// What is not at its default only, so that files from before there was such a field can be read.
+float FloatOr(const Json& json, const char* name, float fallback) {
+  return json.contains(name) ? std::bit_cast<float>(json[name].get<uint32_t>()) : fallback;
+}
+
 Json CaseToJson(const CheckCase& check_case) {
-  return {{"prompt", check_case.prompt},
-          {"chat", check_case.chat},
-          {"temperature_bits", std::bit_cast<uint32_t>(check_case.temperature)},
-          {"seed", check_case.seed},
-          {"max_tokens", check_case.max_tokens},
-          {"ignore_eos", check_case.ignore_eos}};
+  Json json = {{"prompt", check_case.prompt},
+               {"chat", check_case.chat},
+               {"temperature_bits", BitsOf(check_case.temperature)},
+               {"seed", check_case.seed},
+               {"max_tokens", check_case.max_tokens},
+               {"ignore_eos", check_case.ignore_eos}};
+  const CheckCase plain{};
+  const auto add = [&json](const char* name, float value, float default_value) {
+    if (value != default_value) json[name] = BitsOf(value);
+  };
+  add("min_p_bits", check_case.min_p, plain.min_p);
+  add("repetition_penalty_bits", check_case.repetition_penalty, plain.repetition_penalty);
+  add("presence_penalty_bits", check_case.presence_penalty, plain.presence_penalty);
+  add("frequency_penalty_bits", check_case.frequency_penalty, plain.frequency_penalty);
+  return json;
 }
 
 CheckCase CaseFromJson(const Json& json) {
   return {.prompt = json.at("prompt").get<std::string>(),
           .chat = json.at("chat").get<bool>(),
           .temperature = std::bit_cast<float>(json.at("temperature_bits").get<uint32_t>()),
+          .min_p = FloatOr(json, "min_p_bits", 0.0f),
+          .repetition_penalty = FloatOr(json, "repetition_penalty_bits", 1.0f),
+          .presence_penalty = FloatOr(json, "presence_penalty_bits", 0.0f),
+          .frequency_penalty = FloatOr(json, "frequency_penalty_bits", 0.0f),
           .seed = json.at("seed").get<uint64_t>(),
           .max_tokens = json.at("max_tokens").get<int32_t>(),
           .ignore_eos = json.at("ignore_eos").get<bool>()};
@@ -36,7 +56,7 @@ CheckCase CaseFromJson(const Json& json) {
 Json AnswerToJson(const Answer& answer) {
   std::vector<uint32_t> logprob_bits;
   for (const float logprob : answer.logprobs) {
-    logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
+    logprob_bits.push_back(BitsOf(logprob));
   }
   Json json = {{"token_ids", answer.token_ids},
                {"logprob_bits", logprob_bits},

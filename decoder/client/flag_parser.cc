@@ -86,6 +86,19 @@ void FlagParser::Add(std::string_view name, std::vector<std::string>* value,
   flags_.push_back({std::string(name), std::string(help), "", false, append, "text"});
 }
 
+void FlagParser::Add(std::string_view name, std::map<int32_t, float>* value,
+                     std::string_view help) {
+  auto insert = [value](std::string_view text) {
+    const size_t colon = text.find(':');
+    int32_t key = 0;
+    float number = 0.0f;
+    return colon != text.npos && ParseValue(text.substr(0, colon), &key) &&
+           ParseValue(text.substr(colon + 1), &number) && value->emplace(key, number).second;
+  };
+  flags_.push_back({std::string(name), std::string(help), "", false, insert,
+                    "an integer, a colon and a number, each integer once"});
+}
+
 const FlagParser::Flag* FlagParser::Find(std::string_view name) const {
   for (const Flag& flag : flags_) {
     if (flag.name == name) return &flag;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,8 @@ class FlagParser {
   void Add(std::string_view name, std::optional<float>* value, std::string_view help);
   // May be given several times.
   void Add(std::string_view name, std::vector<std::string>* value, std::string_view help);
+  // KEY:NUMBER; may be given several times, with keys of their own.
+  void Add(std::string_view name, std::map<int32_t, float>* value, std::string_view help);
 
   // INVALID_ARGUMENT names the flag that is unknown, has no value or a malformed one.
   absl::Status Parse(std::span<const std::string> arguments);

@@ -58,8 +58,13 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
       {"temperature", answer.temperature},
       {"top_k", answer.top_k},
       {"top_p", answer.top_p},
+      {"min_p", answer.min_p},
+      {"repetition_penalty", answer.repetition_penalty},
+      {"presence_penalty", answer.presence_penalty},
+      {"frequency_penalty", answer.frequency_penalty},
       {"seed", answer.seed},
       {"max_tokens", answer.max_tokens},
+      {"min_tokens", answer.min_tokens},
       {"seconds", Seconds(answer.last_token - answer.sent)},
       {"seconds_to_first_token", Seconds(answer.first_token - answer.sent)},
   };

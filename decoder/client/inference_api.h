@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +35,14 @@ struct Request {
   std::optional<float> temperature;
   std::optional<int32_t> top_k;
   std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::map<int32_t, float> logit_bias;  // by token id
   std::optional<uint64_t> seed;
   std::optional<int32_t> max_tokens;
+  std::optional<int32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
@@ -66,11 +73,16 @@ struct Answer {
   std::optional<int32_t> stop_token_id;
 
   std::string request_id;
-  float temperature = 0.0f;  // this and the next four as the server resolved them
+  float temperature = 0.0f;  // this and the next nine as the server resolved them
   int32_t top_k = 0;
   float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
   uint64_t seed = 0;
   int32_t max_tokens = 0;
+  int32_t min_tokens = 0;
   int32_t prompt_tokens = 0;
 
   std::string fingerprint;  // empty for an ordinary request

@@ -69,8 +69,16 @@ v1::GenerateRequest ToProto(const Request& request) {
   if (request.temperature) sampling.set_temperature(*request.temperature);
   if (request.top_k) sampling.set_top_k(*request.top_k);
   if (request.top_p) sampling.set_top_p(*request.top_p);
+  if (request.min_p) sampling.set_min_p(*request.min_p);
+  if (request.repetition_penalty) sampling.set_repetition_penalty(*request.repetition_penalty);
+  if (request.presence_penalty) sampling.set_presence_penalty(*request.presence_penalty);
+  if (request.frequency_penalty) sampling.set_frequency_penalty(*request.frequency_penalty);
+  for (const auto& [token_id, bias] : request.logit_bias) {
+    (*sampling.mutable_logit_bias())[token_id] = bias;
+  }
   if (request.seed) sampling.set_seed(*request.seed);
   v1::StopConditions& stop = *out.mutable_stop();
+  if (request.min_tokens) stop.set_min_tokens(*request.min_tokens);
   if (request.max_tokens) stop.set_max_tokens(*request.max_tokens);
   stop.mutable_stop()->Assign(request.stop.begin(), request.stop.end());
   stop.mutable_stop_token_ids()->Assign(request.stop_token_ids.begin(),
@@ -121,6 +129,11 @@ class AnswerBuilder {
     answer_.temperature = started.params().temperature();
     answer_.top_k = started.params().top_k();
     answer_.top_p = started.params().top_p();
+    answer_.min_p = started.params().min_p();
+    answer_.repetition_penalty = started.params().repetition_penalty();
+    answer_.presence_penalty = started.params().presence_penalty();
+    answer_.frequency_penalty = started.params().frequency_penalty();
+    answer_.min_tokens = started.params().min_tokens();
     answer_.seed = started.params().seed();
     answer_.max_tokens = started.params().max_tokens();
     answer_.prompt_tokens = started.prompt_tokens();

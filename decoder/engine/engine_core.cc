@@ -36,7 +36,7 @@ EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped"));
 void EngineCore::Submit(uint64_t id, GenerationRequest params,
                         std::shared_ptr<GenerationSink> sink) {
   auto output = OutputStream::Create(tokenizer_, params.stop_strings, params.stop_token_ids,
-                                     params.max_tokens);
+                                     params.max_tokens, params.logit_rules.min_tokens);
   const SteadyTime arrived_at = params.arrived_at.value_or(clock_.Now());
   const absl::Status status =
       output.ok() ? output->Resume(params.resume_token_ids) : output.status();
@@ -95,7 +95,10 @@ void EngineCore::OnVerdict(int verifier, const Verdict& verdict) {
   if (!applied) return;
   Request& request = *applied->request;
   const SpeculationEffect& effect = applied->effect;
-  if (effect.truncate_to) request.schedule.state->Truncate(*effect.truncate_to);
+  if (effect.truncate_to) {
+    request.schedule.state->Truncate(*effect.truncate_to);
+    if (request.editor) request.editor->Truncate(*effect.truncate_to - request.prompt_length());
+  }
   Publish(request);
   if (effect.first_dropped && request.params.stream_candidates) {
     request.sink->OnRetract({.length = *effect.first_dropped});

@@ -12,20 +12,27 @@ namespace selfsame::decoder {
 absl::StatusOr<OutputStream> OutputStream::Create(const Tokenizer& tokenizer,
                                                   std::span<const std::string> stop_strings,
                                                   std::vector<int32_t> stop_token_ids,
-                                                  int32_t max_tokens) {
+                                                  int32_t max_tokens, int32_t min_tokens) {
   ASSIGN_OR_RETURN(auto matcher, StopMatcher::Create(stop_strings));
-  return OutputStream(tokenizer, std::move(matcher), std::move(stop_token_ids), max_tokens);
+  return OutputStream(tokenizer, std::move(matcher), std::move(stop_token_ids), max_tokens,
+                      min_tokens);
 }
 
 OutputStream::OutputStream(const Tokenizer& tokenizer, StopMatcher matcher,
-                           std::vector<int32_t> stop_token_ids, int32_t max_tokens)
+                           std::vector<int32_t> stop_token_ids, int32_t max_tokens,
+                           int32_t min_tokens)
     : vocab_size_(tokenizer.vocab_size()),
       decoder_(&tokenizer, /*skip_special_tokens=*/true),
       matcher_(std::move(matcher)),
       stop_token_ids_(std::move(stop_token_ids)),
-      max_tokens_(max_tokens) {}
+      max_tokens_(max_tokens),
+      min_tokens_(min_tokens) {}
 
 void OutputStream::Match(std::string_view text, std::string& out) {
+  if (token_count_ <= min_tokens_) {
+    out += text;
+    return;
+  }
   StopMatcher::Result result = matcher_.Push(text);
   out += result.text;
   if (result.matched) {

@@ -24,7 +24,8 @@ struct OutputEnd {
 // Turns the tokens of one answer into text, one by one, and finds its end: the token that completes
 // a stop string, a stop token, or the max_tokens-th token, whichever comes first; of those at the
 // same token in this order. That token is part of the answer; text ends before a stop string.
-// Special tokens have no text.
+// Special tokens have no text. Stop strings are looked for in the text after the first min_tokens
+// tokens.
 //
 // A value: a copy is a snapshot. One thread.
 class OutputStream {
@@ -34,7 +35,7 @@ class OutputStream {
   static absl::StatusOr<OutputStream> Create(const Tokenizer& tokenizer,
                                              std::span<const std::string> stop_strings,
                                              std::vector<int32_t> stop_token_ids,
-                                             int32_t max_tokens);
+                                             int32_t max_tokens, int32_t min_tokens = 0);
 
   // Takes the next token and returns the text that can be shown now. At the end nothing is held
   // back. REQUIRES: no end yet; token_id >= 0. Ids the tokeniser does not know have no text.
@@ -49,8 +50,8 @@ class OutputStream {
 
  private:
   OutputStream(const Tokenizer& tokenizer, StopMatcher matcher, std::vector<int32_t> stop_token_ids,
-               int32_t max_tokens);
-  // Passes text through the matcher.
+               int32_t max_tokens, int32_t min_tokens);
+  // Passes text through the matcher, or past it where no stop string counts yet.
   void Match(std::string_view text, std::string& out);
 
   int32_t vocab_size_;
@@ -58,6 +59,7 @@ class OutputStream {
   StopMatcher matcher_;
   std::vector<int32_t> stop_token_ids_;
   int32_t max_tokens_;
+  int32_t min_tokens_;
   int32_t token_count_ = 0;
   std::optional<OutputEnd> end_;
 };

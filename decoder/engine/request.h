@@ -5,11 +5,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/sampling/logit_editor.h"
 #include "decoder/engine/output_stream.h"
 #include "decoder/engine/scheduler.h"
 #include "decoder/engine/speculation.h"
@@ -47,7 +49,11 @@ struct Verification {
 struct Request {
   Request(uint64_t id, GenerationRequest params, std::shared_ptr<GenerationSink> sink,
           OutputStream output)
-      : id(id), params(std::move(params)), sink(std::move(sink)), output(std::move(output)) {}
+      : id(id), params(std::move(params)), sink(std::move(sink)), output(std::move(output)) {
+    const GenerationRequest& own = this->params;
+    if (own.logit_rules.is_neutral()) return;
+    editor.emplace(own.logit_rules, own.prompt_token_ids, own.stop_token_ids);
+  }
 
   int32_t prompt_length() const { return static_cast<int32_t>(params.prompt_token_ids.size()); }
   // Where the first token of this stream stands.
@@ -70,6 +76,15 @@ struct Request {
     return verification ? verification->speculation.committed_length() : length();
   }
 
+  // The edits for the token at position length(), valid until the next token.
+  std::span<const LogitEdit> NextEdits() {
+    if (!editor) return {};
+    while (editor->output_count() < length() - prompt_length()) {
+      editor->Append(TokenAt(prompt_length() + editor->output_count()));
+    }
+    return editor->edits();
+  }
+
   uint64_t id;
   GenerationRequest params;
   std::shared_ptr<GenerationSink> sink;
@@ -82,6 +97,8 @@ struct Request {
   std::optional<int32_t> cached_prompt_tokens;  // when first admitted
   std::vector<int32_t> ordinary_output;         // of a request without verification
   std::optional<Verification> verification;
+  // Of a request that edits logits: follows the output, and must be truncated with it.
+  std::optional<LogitEditor> editor;
 };
 
 }  // namespace selfsame::decoder

@@ -294,6 +294,8 @@ void Sessions::Open(Request& request, SteadyTime now) {
   opening.temperature = params.temperature;
   opening.top_k = params.top_k;
   opening.top_p = params.top_p;
+  opening.min_p = params.min_p;
+  opening.logit_rules = params.logit_rules;
   opening.seed = params.seed;
   opening.max_tokens = params.max_tokens;
   opening.stop_token_ids = params.stop_token_ids;

@@ -21,7 +21,7 @@ StepRunner::StepRunner(ForwardModel& model, KvCache& kv, std::vector<int32_t> ru
 }
 
 void StepRunner::AddRows(const RequestRows& rows) {
-  const Request& request = *rows.request;
+  Request& request = *rows.request;
   const SequenceState& state = *request.schedule.state;
   SequenceRows sequence;
   sequence.first_row = static_cast<int32_t>(token_ids_.size());
@@ -40,8 +40,10 @@ void StepRunner::AddRows(const RequestRows& rows) {
   sample.temperature = request.params.temperature;
   sample.top_k = request.params.top_k;
   sample.top_p = request.params.top_p;
+  sample.min_p = request.params.min_p;
   sample.seed = request.params.seed;
   sample.position = state.length() + rows.row_count;
+  sample.edits = request.NextEdits();
   sampling_.push_back(sample);
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/clock.h"
+#include "common/sampling/logit_rules.h"
 
 namespace selfsame::decoder {
 
@@ -20,6 +21,8 @@ struct GenerationRequest {
   float temperature = 1.0f;               // 0: greedy
   int32_t top_k = 0;                      // 0: off
   float top_p = 1.0f;                     // 1: off
+  float min_p = 0.0f;                     // 0: off
+  LogitRules logit_rules = {};
   uint64_t seed = 0;
   int32_t max_tokens = 0;  // prompt + max_tokens is at most the context limit
   std::vector<std::string> stop_strings;
@@ -91,6 +94,8 @@ struct SessionOpening {
   float temperature = 0.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
+  float min_p = 0.0f;
+  LogitRules logit_rules = {};
   uint64_t seed = 0;
   int32_t choice_index = 0;
   int32_t max_tokens = 0;

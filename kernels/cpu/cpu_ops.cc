@@ -51,7 +51,7 @@ bool HasFusedMultiplyAdd() {
 class CpuOps : public Ops {
  public:
   CpuOps(Schedule schedule, int thread_count)
-      : schedule_(schedule), pool_(thread_count), candidates_(thread_count) {}
+      : schedule_(schedule), pool_(thread_count), sample_scratch_(thread_count) {}
 
   Schedule schedule() const override { return schedule_; }
   std::string ArithmeticId() const override { return kArithmeticVersion; }
@@ -145,7 +145,7 @@ class CpuOps : public Ops {
   cpu::Scratch widened_;
   cpu::Scratch attention_;
   cpu::Scratch partials_;
-  std::vector<std::vector<cpu::Candidate>> candidates_;  // one a thread
+  std::vector<cpu::SampleScratch> sample_scratch_;  // one a thread
 };
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> CpuOps::GenerateMatrix(
@@ -367,8 +367,8 @@ void CpuOps::Sample(const float* logits, int32_t vocab, std::span<const SampleRo
                     std::span<SampledToken> out) {
   SELFSAME_CHECK(out.size() == params.size());
   pool_.Run(static_cast<int>(params.size()), [&](int row, int thread) {
-    out[row] =
-        cpu::SampleToken(logits + int64_t{row} * vocab, vocab, params[row], candidates_[thread]);
+    out[row] = cpu::SampleToken(logits + int64_t{row} * vocab, vocab, params[row],
+                                sample_scratch_[thread]);
   });
 }
 

@@ -101,14 +101,18 @@ HWY_INLINE uint64_t Truncate(float mass) {
   return static_cast<uint64_t>(static_cast<int64_t>(mass));
 }
 
-uint64_t Mass(const float* logits, int32_t vocab, float max, float temperature) {
+uint64_t Mass(const float* logits, int32_t vocab, float max, float temperature,
+              float lowest_difference) {
   const FloatTag d;
+  const FloatVec lowest = hn::Set(d, lowest_difference);
   uint64_t total = 0;
   ForPieces<kVirtualLanes>(logits, 0, vocab, [&](int32_t, const float* piece) HWY_ATTR {
     HWY_ALIGN float masses[kVirtualLanes];
     for (int v = 0; v < kVectors; ++v) {
       const FloatVec values = Finite(hn::LoadU(d, piece + v * kLanes));
-      hn::Store(Masses(values, max, temperature), d, masses + v * kLanes);
+      const auto passes = hn::Ge(hn::Sub(values, hn::Set(d, max)), lowest);
+      hn::Store(hn::IfThenElseZero(passes, Masses(values, max, temperature)), d,
+                masses + v * kLanes);
     }
     for (const float mass : masses) total += Truncate(mass);
   });
@@ -235,7 +239,8 @@ int32_t NoisyMax(const float* logits, int32_t vocab, const LogitMax& max, float 
   ForPieces<kLanes>(logits, 0, vocab, [&](int32_t token, const float* piece) HWY_ATTR {
     const FloatVec logit = Finite(hn::LoadU(d, piece));
     const FloatVec difference = hn::Sub(logit, hn::Set(d, max.logit));
-    const auto may_win = hn::Ge(difference, hn::Set(d, search.bound()));
+    const float bound = std::max(search.bound(), cutoff.lowest_difference);
+    const auto may_win = hn::Ge(difference, hn::Set(d, bound));
     if (hn::AllFalse(d, may_win)) return;
     const WordVec ids = hn::Iota(words, static_cast<uint32_t>(token));
     const auto is_early = hn::RebindMask(d, hn::Lt(ids, end_id));
@@ -280,8 +285,9 @@ float SumExp(const float* logits, int32_t vocab, float max) {
   return HWY_DYNAMIC_DISPATCH(SumOfExp)(logits, vocab, max);
 }
 
-uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature) {
-  return HWY_DYNAMIC_DISPATCH(Mass)(logits, vocab, max, temperature);
+uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature,
+                 float lowest_difference) {
+  return HWY_DYNAMIC_DISPATCH(Mass)(logits, vocab, max, temperature, lowest_difference);
 }
 
 void GatherCandidates(const float* logits, int32_t vocab, float threshold, float max,

@@ -11,14 +11,12 @@
 namespace selfsame::cpu {
 
 // Which tokens a row may choose: those with a logit above `logit`, and those equal to it with an id
-// of at most `last_id`.
+// below `end_id`; of them, those with logit - max of at least `lowest_difference`.
 struct Cutoff {
-  float logit;
-  int32_t end_id;
+  float logit = -__builtin_inff();
+  int32_t end_id = INT32_MAX;
+  float lowest_difference = -__builtin_inff();
 };
-
-// Lets every token pass.
-inline constexpr Cutoff kNoCutoff = {-__builtin_inff(), INT32_MAX};
 
 struct LogitMax {
   float logit = 0.0f;
@@ -52,8 +50,9 @@ LogitMax FindMax(const float* logits, int32_t vocab);
 // and a tree; slices are added in increasing order.
 float SumExp(const float* logits, int32_t vocab, float max);
 
-// Sum of the masses of all tokens.
-uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature);
+// Sum of the masses of the tokens with logit - max of at least `lowest_difference`.
+uint64_t SumMass(const float* logits, int32_t vocab, float max, float temperature,
+                 float lowest_difference);
 
 // Appends the tokens with a logit of at least `threshold`, by increasing id.
 void GatherCandidates(const float* logits, int32_t vocab, float threshold, float max,

@@ -5,43 +5,90 @@
 #include "common/check.h"
 #include "common/errors.h"
 #include "common/limits.h"
+#include "common/token_logprob.h"
 
 namespace selfsame::cuda {
+namespace {
+
+// Room for this many edits to begin with: 1 MiB.
+constexpr size_t kFirstEdits = size_t{1} << 16;
+
+}  // namespace
 
 absl::StatusOr<SampleBuffers> SampleBuffers::Create(int32_t max_rows) {
-  SampleBuffers buffers;
   const auto rows = static_cast<size_t>(max_rows);
-  const size_t top_bytes = rows * kMaxTopLogprobs * sizeof(TokenLogprob);
-  ASSIGN_OR_RETURN(buffers.rows_host_, PinnedMemory::Create(rows * sizeof(SampleRow)));
+  SampleBuffers buffers;
+  ASSIGN_OR_RETURN(buffers.rows_host_, PinnedMemory::Create(rows * sizeof(DeviceSampleRow)));
   ASSIGN_OR_RETURN(buffers.tokens_host_, PinnedMemory::Create(rows * sizeof(TokenLogprob)));
-  ASSIGN_OR_RETURN(buffers.top_host_, PinnedMemory::Create(top_bytes));
-  ASSIGN_OR_RETURN(buffers.rows_, Memory::Create(rows * sizeof(SampleRow)));
+  ASSIGN_OR_RETURN(buffers.rows_, Memory::Create(rows * sizeof(DeviceSampleRow)));
   ASSIGN_OR_RETURN(buffers.tokens_, Memory::Create(rows * sizeof(TokenLogprob)));
+  const size_t top_bytes = rows * kMaxTopLogprobs * sizeof(TokenLogprob);
+  ASSIGN_OR_RETURN(buffers.top_host_, PinnedMemory::Create(top_bytes));
   ASSIGN_OR_RETURN(buffers.top_, Memory::Create(top_bytes));
+  RETURN_IF_ERROR(buffers.ReserveEdits(kFirstEdits));
   return buffers;
+}
+
+absl::Status SampleBuffers::ReserveEdits(size_t count) {
+  const size_t capacity = edits_host_.size_bytes() / sizeof(LogitEdit);
+  if (count <= capacity) return absl::OkStatus();
+  count = std::max(count, 2 * capacity);
+  ASSIGN_OR_RETURN(edits_host_, PinnedMemory::Create(count * sizeof(LogitEdit)));
+  ASSIGN_OR_RETURN(edits_, Memory::Create(count * sizeof(LogitEdit)));
+  ASSIGN_OR_RETURN(raw_logits_, Memory::Create(count * sizeof(float)));
+  return absl::OkStatus();
 }
 
 absl::Status SampleBuffers::Upload(std::span<const SampleRow> rows, int32_t run_row_count,
                                    int32_t vocab, cudaStream_t stream) {
+  size_t edit_count = 0;
+  for (const SampleRow& row : rows) edit_count += row.edits.size();
+  RETURN_IF_ERROR(ReserveEdits(edit_count));
   row_count_ = static_cast<int32_t>(rows.size());
   run_row_count_ = run_row_count;
   vocab_ = vocab;
-  has_top_ =
-      std::any_of(rows.begin(), rows.end(), [](const SampleRow& row) { return row.top_count > 0; });
-  auto* const host = rows_host_.data<SampleRow>();
-  std::copy(rows.begin(), rows.end(), host);
-  std::fill(host + row_count_, host + run_row_count_, SampleRow{});
-  return ToStatus(
-      cudaMemcpyAsync(rows_.data(), host, static_cast<size_t>(run_row_count_) * sizeof(SampleRow),
-                      cudaMemcpyHostToDevice, stream),
-      "copying sampling parameters");
+  has_top_ = false;
+  auto* const to_row = rows_host_.data<DeviceSampleRow>();
+  auto* const to_edit = edits_host_.data<LogitEdit>();
+  size_t first_edit = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SampleRow& row = rows[i];
+    to_row[i] = {.temperature = row.temperature,
+                 .top_k = row.top_k,
+                 .top_p = row.top_p,
+                 .min_p = row.min_p,
+                 .seed = row.seed,
+                 .choice_index = row.choice_index,
+                 .position = row.position,
+                 .given_token = row.given_token,
+                 .top_count = row.top_count,
+                 .first_edit = static_cast<int32_t>(first_edit),
+                 .edit_count = static_cast<int32_t>(row.edits.size())};
+    has_top_ = has_top_ || row.top_count > 0;
+    for (const LogitEdit& edit : row.edits) {
+      SELFSAME_CHECK(edit.token_id >= 0 && edit.token_id < vocab);
+      to_edit[first_edit++] = edit;
+    }
+  }
+  std::fill(to_row + row_count_, to_row + run_row_count_, DeviceSampleRow{});
+  RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(rows_.data(), to_row,
+                               static_cast<size_t>(run_row_count_) * sizeof(DeviceSampleRow),
+                               cudaMemcpyHostToDevice, stream),
+               "copying sampling parameters"));
+  if (edit_count == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpyAsync(edits_.data(), edits_host_.data(), edit_count * sizeof(LogitEdit),
+                                  cudaMemcpyHostToDevice, stream),
+                  "copying logit edits");
 }
 
 SampleCall SampleBuffers::CallOn(const float* logits) const {
   return {.logits = logits,
           .vocab = vocab_,
-          .params = rows_.data<SampleRow>(),
+          .params = rows_.data<DeviceSampleRow>(),
           .rows = run_row_count_,
+          .edits = edits_.data<LogitEdit>(),
+          .raw_logits = raw_logits_.data<float>(),
           .out = tokens_.data<TokenLogprob>(),
           .top = top_.data<TokenLogprob>()};
 }
@@ -61,7 +108,7 @@ absl::Status SampleBuffers::Download(cudaStream_t stream) const {
 
 void SampleBuffers::Deliver(std::span<SampledToken> out) const {
   SELFSAME_CHECK(out.size() == static_cast<size_t>(row_count_));
-  const auto* const rows = rows_host_.data<SampleRow>();
+  const auto* const rows = rows_host_.data<DeviceSampleRow>();
   const auto* const tokens = tokens_host_.data<TokenLogprob>();
   for (size_t i = 0; i < out.size(); ++i) {
     const auto* const top = top_host_.data<TokenLogprob>() + i * kMaxTopLogprobs;

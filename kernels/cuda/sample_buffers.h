@@ -1,6 +1,6 @@
 #pragma once
 
-// What sampling reads and writes, on both sides of the copy. Buffers are allocated once.
+// What sampling reads and writes, on both sides of the copy.
 
 #include <cstdint>
 #include <span>
@@ -17,8 +17,9 @@ class SampleBuffers {
  public:
   static absl::StatusOr<SampleBuffers> Create(int32_t max_rows);
 
-  // Starts copying the parameters of `rows`; greedy ones follow up to `run_row_count` rows, at most
-  // max_rows. The previous copies must be done.
+  // Starts copying the parameters and edits of `rows`; greedy ones follow up to `run_row_count`
+  // rows, at most max_rows. The previous copies must be done. Fails only when edits outgrow the
+  // buffers and larger ones cannot be had.
   absl::Status Upload(std::span<const SampleRow> rows, int32_t run_row_count, int32_t vocab,
                       cudaStream_t stream);
   // The launch over what was uploaded last.
@@ -29,10 +30,15 @@ class SampleBuffers {
   void Deliver(std::span<SampledToken> out) const;
 
  private:
+  absl::Status ReserveEdits(size_t count);
+
   PinnedMemory rows_host_;
+  PinnedMemory edits_host_;
   PinnedMemory tokens_host_;
   PinnedMemory top_host_;  // [max_rows, kMaxTopLogprobs]
   Memory rows_;
+  Memory edits_;
+  Memory raw_logits_;
   Memory tokens_;
   Memory top_;
   int32_t row_count_ = 0;

@@ -80,6 +80,10 @@ __device__ uint64_t BlockReduce(uint64_t value, Shared& shared, const Combine& c
   return total;
 }
 
+__device__ uint64_t BlockMin(uint64_t value, Shared& shared) {
+  return BlockReduce(value, shared, [](uint64_t a, uint64_t b) { return a < b ? a : b; });
+}
+
 __device__ uint64_t BlockMax(uint64_t value, Shared& shared) {
   return BlockReduce(value, shared, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
@@ -224,8 +228,22 @@ __device__ float Noise(uint32_t word) {
   return -Log(-Log(u));
 }
 
+// The smallest key of the tokens that min-p keeps. All with a larger key are kept too, for a
+// rounded difference never falls where the logit rises.
+__device__ uint64_t MinPCutoff(const Row& row, float min_p, Shared& shared) {
+  const float lowest = row.temperature * Log(min_p);
+  uint64_t cutoff = ~uint64_t{0};
+  for (int32_t token = static_cast<int32_t>(threadIdx.x); token < row.vocab; token += kThreads) {
+    const float logit = Finite(row.logits[token]);
+    if (logit - row.max < lowest) continue;
+    const uint64_t key = OrderKey(logit, token);
+    cutoff = key < cutoff ? key : cutoff;
+  }
+  return BlockMin(cutoff, shared);
+}
+
 // The token with the largest (logit - max) / temperature + noise among those that pass `cutoff`.
-__device__ int32_t FindNoisyMax(const Row& row, const SampleRow& params, uint64_t cutoff,
+__device__ int32_t FindNoisyMax(const Row& row, const DeviceSampleRow& params, uint64_t cutoff,
                                 int32_t max_token, Shared& shared) {
   const NoiseKey noise_key = {
       static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32),
@@ -259,12 +277,16 @@ __device__ int32_t FindNoisyMax(const Row& row, const SampleRow& params, uint64_
   return TokenOf(BlockMax(best_key, shared));
 }
 
-__device__ int32_t ChooseToken(const Row& row, const SampleRow& params, int32_t max_token,
+__device__ int32_t ChooseToken(const Row& row, const DeviceSampleRow& params, int32_t max_token,
                                Shared& shared) {
   if (params.temperature <= 0.0f) return max_token;
   uint64_t cutoff = 0;
   if (params.top_k > 0 && params.top_k < row.vocab) {
     cutoff = SelectCutoff(row, cutoff, params.top_k, CountWeight(), shared);
+  }
+  if (params.min_p > 0.0f) {
+    const uint64_t min_p_cutoff = MinPCutoff(row, params.min_p, shared);
+    cutoff = min_p_cutoff > cutoff ? min_p_cutoff : cutoff;
   }
   if (params.top_p < 1.0f) {
     const uint64_t total = SumMass(row, cutoff, shared);
@@ -294,20 +316,52 @@ __device__ void WriteTop(const Row& row, float logarithm, int32_t count, TokenLo
   out[place] = {TokenOf(key), (logit - row.max) - logarithm};
 }
 
+__device__ float Edit(float logit, const LogitEdit& edit) {
+  const float biased = Finite(logit) + edit.bias;
+  const float repeated =
+      biased > 0.0f ? __fdiv_rn(biased, edit.repetition) : biased * edit.repetition;
+  return repeated - edit.penalty;
+}
+
+// Chooses from the edited logits, which have their old values again afterwards.
+__device__ int32_t ChooseFromEdited(const SampleCall& call, const DeviceSampleRow& params, Row row,
+                                    Shared& shared) {
+  // Device memory that the caller owns; only this block touches the row.
+  auto* const logits = const_cast<float*>(row.logits);
+  const LogitEdit* const edits = call.edits + params.first_edit;
+  float* const raw_logits = call.raw_logits + params.first_edit;
+  for (int i = static_cast<int>(threadIdx.x); i < params.edit_count; i += kThreads) {
+    const LogitEdit edit = edits[i];
+    raw_logits[i] = logits[edit.token_id];
+    logits[edit.token_id] = Edit(raw_logits[i], edit);
+  }
+  __syncthreads();
+  const uint64_t max_key = FindMax(logits, row.vocab, shared);
+  row.max = FromOrderedBits(static_cast<uint32_t>(max_key >> 32));
+  const int32_t token_id =
+      row.max == NegativeInfinity() ? 0 : ChooseToken(row, params, TokenOf(max_key), shared);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < params.edit_count; i += kThreads) {
+    logits[edits[i].token_id] = raw_logits[i];
+  }
+  __syncthreads();
+  return token_id;
+}
+
 __global__ void __launch_bounds__(kThreads) SampleKernel(SampleCall call) {
   __shared__ Shared shared;
-  const SampleRow row_params = call.params[blockIdx.x];
-  const int32_t top_count = min(row_params.top_count, call.vocab);
+  const DeviceSampleRow params = call.params[blockIdx.x];
+  const int32_t top_count = min(params.top_count, call.vocab);
   TokenLogprob* const top = call.top + int64_t{blockIdx.x} * kMaxTopLogprobs;
-  Row row = {call.logits + int64_t{blockIdx.x} * call.vocab, call.vocab, 0.0f,
-             row_params.temperature};
+  Row row = {call.logits + int64_t{blockIdx.x} * call.vocab, call.vocab, 0.0f, params.temperature};
   const uint64_t max_key = FindMax(row.logits, row.vocab, shared);
   row.max = FromOrderedBits(static_cast<uint32_t>(max_key >> 32));
-  TokenLogprob result = {max(row_params.given_token, 0), NegativeInfinity()};
+  TokenLogprob result = {max(params.given_token, 0), NegativeInfinity()};
   if (row.max != NegativeInfinity()) {
     const float logarithm = LogSumExp(row, shared);
-    if (row_params.given_token < 0) {
-      result.token_id = ChooseToken(row, row_params, TokenOf(max_key), shared);
+    if (params.given_token < 0) {
+      result.token_id = params.edit_count > 0 ? ChooseFromEdited(call, params, row, shared)
+                                              : ChooseToken(row, params, TokenOf(max_key), shared);
     }
     result.logprob = (Finite(row.logits[result.token_id]) - row.max) - logarithm;
     if (top_count > 0) WriteTop(row, logarithm, top_count, top, shared);

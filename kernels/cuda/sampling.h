@@ -3,20 +3,23 @@
 // Chooses tokens on the device. One thread block a row; a row's result depends on its own logits
 // and parameters alone.
 //
+//   edits: each in place on its own logit, and undone when the token is chosen.
 //   greedy: the largest logit, ties to the lowest id.
-//   else: top-k keeps the k largest logits (ties to the lowest id); top-p keeps, of those, the
-//   smallest set of most probable tokens whose mass reaches top_p, at least one; mass is
+//   else: min-p keeps the tokens with logit - max >= temperature * log(min_p); top-k keeps, of
+//   those, the k largest logits (ties to the lowest id); top-p keeps, of those, the smallest set of
+//   most probable tokens whose mass reaches top_p, at least one; mass is
 //   floor(exp((logit - max) / temperature) * 2^40), so that sums are integers and have no order;
 //   then the largest (logit - max) / temperature + noise. Noise: -log(-log(u)) with
 //   u = ((word >> 9) + 1/2) * 2^-23, word token_id mod 4 of Philox4x32-10 with key = seed and
 //   counter = {token_id / 4, position, choice_index, 0}.
 //   logprob = (logit - max) - log(sum of exp(logit - max)): lane l of a warp adds tokens l, l + 32,
-//   .. of a slice of 1024 tokens, then a butterfly; slices are added in increasing order.
+//   .. of a slice of 1024 tokens, then a butterfly; slices are added in increasing order. Of the
+//   logits without edits.
 //   A given token is taken as it is. The most likely tokens of a row that asks for them are in
-//   order of (logit, id).
+//   order of (logit, id), without edits.
 // NaN counts as -infinity, +infinity as the largest float. A row without a finite logit gives token
-// 0 and -infinity. The k-th largest is found by counting digits of the ordered bits, without
-// sorting.
+// 0 and -infinity; one whose edits leave no finite logit gives token 0. The k-th largest is found
+// by counting digits of the ordered bits, without sorting.
 
 #include <cuda_runtime_api.h>
 
@@ -30,13 +33,30 @@ namespace selfsame::cuda {
 
 inline constexpr int32_t kMaxVocab = 1 << 20;
 
+// SampleRow as the kernel reads it; its edits are a run of a common array.
+struct DeviceSampleRow {
+  float temperature = 0.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  uint64_t seed = 0;
+  int32_t choice_index = 0;
+  int32_t position = 0;
+  int32_t given_token = -1;
+  int32_t top_count = 0;
+  int32_t first_edit = 0;
+  int32_t edit_count = 0;
+};
+
 // All device memory. REQUIRES: vocab <= kMaxVocab; top_count <= kMaxTopLogprobs.
 struct SampleCall {
-  const float* logits = nullptr;  // [rows, vocab]
+  const float* logits = nullptr;  // [rows, vocab]; changed meanwhile, the same afterwards
   int32_t vocab = 0;
-  const SampleRow* params = nullptr;  // [rows]
+  const DeviceSampleRow* params = nullptr;  // [rows]
   int32_t rows = 0;
-  TokenLogprob* out = nullptr;  // [rows]
+  const LogitEdit* edits = nullptr;  // of all rows
+  float* raw_logits = nullptr;       // working memory, one for each edit
+  TokenLogprob* out = nullptr;       // [rows]
   // [rows, kMaxTopLogprobs], of which a row writes the first min(top_count, vocab).
   TokenLogprob* top = nullptr;
   bool operator==(const SampleCall&) const = default;

@@ -44,8 +44,12 @@ void CheckDefaults(const GenerationDefaults& defaults, const ModelConfig& config
     SELFSAME_CHECK(id >= 0 && id < config.vocab_size);
     SELFSAME_CHECK(i == 0 || id > defaults.eos_token_ids[i - 1]);
   }
-  if (defaults.temperature) SELFSAME_CHECK(*defaults.temperature >= 0.0f);
   if (defaults.top_k) SELFSAME_CHECK(*defaults.top_k >= 0);
+  if (defaults.temperature && *defaults.temperature != 0.0f) {
+    SELFSAME_CHECK(*defaults.temperature >= kMinTemperature);
+  }
+  if (defaults.min_p) SELFSAME_CHECK(*defaults.min_p >= 0.0f && *defaults.min_p <= 1.0f);
+  if (defaults.repetition_penalty) SELFSAME_CHECK(*defaults.repetition_penalty > 0.0f);
   if (defaults.top_p) SELFSAME_CHECK(*defaults.top_p > 0.0f && *defaults.top_p <= 1.0f);
 }
 

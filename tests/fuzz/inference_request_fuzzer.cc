@@ -11,6 +11,7 @@
 
 #include "common/check.h"
 #include "common/limits.h"
+#include "common/sampling/logit_rules.h"
 #include "common/tokenizer/utf8.h"
 #include "decoder/convert.h"
 #include "decoder/engine/output_stream.h"
@@ -65,8 +66,9 @@ void CheckRequest(const GenerationRequest& request, const RequestLimits& limits)
   for (const int32_t id : request.prompt_token_ids) {
     SELFSAME_CHECK(id >= 0 && id < limits.vocab_size);
   }
-  SELFSAME_CHECK(request.temperature == 0.0f || (request.temperature >= kMinTemperature &&
-                                                 request.temperature <= kMaxTemperature));
+  SELFSAME_CHECK(ValidateTemperature(request.temperature).ok() && ValidateMinP(request.min_p).ok());
+  SELFSAME_CHECK(
+      ValidateLogitRules(request.logit_rules, request.max_tokens, limits.vocab_size).ok());
   SELFSAME_CHECK(request.top_k >= 0 && request.top_p > 0.0f && request.top_p <= 1.0f);
   SELFSAME_CHECK(request.resume_token_ids.size() < static_cast<size_t>(request.max_tokens));
   SELFSAME_CHECK(request.is_deterministic || !request.stream_candidates);
@@ -77,8 +79,9 @@ void CheckRequest(const GenerationRequest& request, const RequestLimits& limits)
 
 // An answer of arbitrary tokens through the stop conditions.
 void RunOutput(const Server& server, const GenerationRequest& request) {
-  auto output = OutputStream::Create(*server.tokenizer, request.stop_strings,
-                                     request.stop_token_ids, request.max_tokens);
+  auto output =
+      OutputStream::Create(*server.tokenizer, request.stop_strings, request.stop_token_ids,
+                           request.max_tokens, request.logit_rules.min_tokens);
   if (!output.ok()) {
     CheckRefusal(output.status());
     return;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/gpu/gpu_testing.h"
@@ -101,7 +103,7 @@ TEST_F(SamplingTest, TopPKeepsTheSmallestSetThatReachesIt) {
 
 // The same definition as on the CPU, with the same polynomials: the same tokens.
 TEST_F(SamplingTest, AgreesWithTheCpuBackend) {
-  std::vector<cpu::Candidate> scratch;
+  cpu::SampleScratch scratch;
   int compared = 0;
   for (const int32_t vocab : {5, 1001, 49152, 128256}) {
     std::vector<SampleRow> params;
@@ -131,6 +133,63 @@ TEST_F(SamplingTest, AgreesWithTheCpuBackend) {
     }
   }
   EXPECT_EQ(compared, 4 * 48);
+}
+
+std::vector<LogitEdit> RandomEdits(uint64_t seed, int32_t vocab, int32_t count) {
+  std::map<int32_t, LogitEdit> edits;
+  for (int32_t i = 0; i < count; ++i) {
+    const auto index = static_cast<uint64_t>(4 * i);
+    const auto place = std::abs(PseudoNormal(seed, index)) * static_cast<float>(vocab) / 3.0f;
+    const int32_t id = static_cast<int32_t>(place) % vocab;
+    edits[id] = {.token_id = id,
+                 .bias = i % 9 == 0 ? -kInfinity : PseudoNormal(seed, index + 1) * 3.0f,
+                 .repetition = 1.0f + std::abs(PseudoNormal(seed, index + 2)),
+                 .penalty = PseudoNormal(seed, index + 3)};
+  }
+  std::vector<LogitEdit> list;
+  for (const auto& [id, edit] : edits) list.push_back(edit);
+  return list;
+}
+
+TEST_F(SamplingTest, EditsAndMinPAgreeWithTheCpuBackendAndLeaveTheLogits) {
+  cpu::SampleScratch scratch;
+  for (const int32_t vocab : {5, 1001, 49152}) {
+    std::vector<std::vector<LogitEdit>> edits;
+    std::vector<SampleRow> params;
+    for (const float temperature : {0.0f, 0.7f, 2.0f}) {
+      for (const float min_p : {0.0f, 0.02f, 0.5f, 1.0f}) {
+        for (const int32_t count : {0, 1, 3000}) {
+          edits.push_back(RandomEdits(7 + edits.size(), vocab, count));
+          params.push_back({.temperature = temperature,
+                            .top_k = edits.size() % 3 == 0 ? 40 : 0,
+                            .top_p = edits.size() % 4 == 0 ? 0.9f : 1.0f,
+                            .min_p = min_p,
+                            .seed = edits.size(),
+                            .position = 9});
+        }
+      }
+    }
+    for (size_t i = 0; i < params.size(); ++i) params[i].edits = edits[i];
+    const auto logits = RandomLogits(6, static_cast<int64_t>(params.size()) * vocab, 3.0f);
+    const auto device = Upload(*ops_, logits);
+    std::vector<SampledToken> sampled(params.size());
+    ops_->Sample(static_cast<const float*>(device->data()), vocab, params, sampled);
+    std::vector<float> after(logits.size());
+    ops_->CopyToHost(after.data(), device->data(), after.size() * sizeof(float));
+    EXPECT_EQ(CountDifferent(std::span<const float>(logits), std::span<const float>(after)), 0u);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const float* row = logits.data() + i * static_cast<size_t>(vocab);
+      const SampledToken expected = cpu::SampleToken(row, vocab, params[i], scratch);
+      EXPECT_EQ(sampled[i].token_id, expected.token_id) << "vocab " << vocab << " row " << i;
+      EXPECT_NEAR(sampled[i].logprob,
+                  ReferenceLogprob({row, static_cast<size_t>(vocab)}, sampled[i].token_id), 4e-6);
+      const std::vector<float> own(row, row + vocab);
+      const SampledToken alone = SampleOne(own, params[i]);
+      EXPECT_EQ(alone.token_id, sampled[i].token_id);
+      EXPECT_EQ(CountDifferent(std::span(&alone.logprob, 1), std::span(&sampled[i].logprob, 1)),
+                0u);
+    }
+  }
 }
 
 TEST_F(SamplingTest, ARowsResultDoesNotDependOnItsNeighbours) {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "common/model/model.h"
+#include "common/sampling/logit_rules.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/workload.h"
@@ -37,7 +39,16 @@ Answer RunLoop(Model& model, TestClient& client, const v1::GenerateRequest& requ
   LoopParams params;
   params.sampling.temperature = request.sampling().temperature();
   params.sampling.top_p = request.sampling().top_p();
+  params.sampling.min_p = request.sampling().min_p();
   params.sampling.seed = request.sampling().seed();
+  LogitRules& rules = params.logit_rules;
+  if (request.sampling().has_repetition_penalty()) {
+    rules.repetition_penalty = request.sampling().repetition_penalty();
+  }
+  rules.presence_penalty = request.sampling().presence_penalty();
+  rules.frequency_penalty = request.sampling().frequency_penalty();
+  rules.logit_bias = SortedBiases(request.sampling().logit_bias());
+  rules.min_tokens = request.stop().min_tokens();
   params.max_tokens = request.stop().max_tokens();
   if (!request.stop().ignore_eos()) {
     params.stop_token_ids = model.generation_defaults().eos_token_ids;
@@ -114,6 +125,51 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AnswerTest,
                                                info.param.verify_batch_size, "Inflight",
                                                info.param.max_inflight_windows);
                          });
+
+// Without the rules the answers are others: they do have an effect, and on the answer alone.
+TEST(LogitRulesTest, ChangeTheAnswerAndAreDeterministic) {
+  auto cluster = Cluster::Start({.model_dir = TrainedModelDir(),
+                                 .decoder_flags = {},
+                                 .verifier_flags = {},
+                                 .other_verifiers = {}});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  TestClient& client = (*cluster)->client();
+  int with_rules = 0;
+  int changed = 0;
+  for (const v1::GenerateRequest& request : MakeVerseRequests(kRequests, 60)) {
+    if (request.stop().min_tokens() == 0) continue;
+    ++with_rules;
+    const GenerateResult first = client.Generate(request);
+    ASSERT_TRUE(first.status.ok()) << first.status;
+    EXPECT_TRUE(IsSameAnswer(client.Generate(request), first));
+    EXPECT_GE(first.token_ids.size(), static_cast<size_t>(request.stop().min_tokens()));
+    v1::GenerateRequest plain = request;
+    plain.mutable_sampling()->clear_min_p();
+    plain.mutable_sampling()->clear_repetition_penalty();
+    plain.mutable_sampling()->clear_presence_penalty();
+    plain.mutable_sampling()->clear_frequency_penalty();
+    plain.mutable_sampling()->clear_logit_bias();
+    changed += client.Generate(plain).token_ids != first.token_ids ? 1 : 0;
+  }
+  EXPECT_EQ(with_rules, kRequests / 2);
+  EXPECT_GT(changed, with_rules / 2);
+}
+
+// More stop ids than a request may have of its own, with the model's.
+TEST(LogitRulesTest, AllStopIdsARequestMayHaveAreTaken) {
+  auto cluster = Cluster::Start({.model_dir = TrainedModelDir(),
+                                 .decoder_flags = {},
+                                 .verifier_flags = {},
+                                 .other_verifiers = {}});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  v1::GenerateRequest request = MakeVerseRequests(1, 20)[0];
+  request.mutable_stop()->set_ignore_eos(false);
+  request.mutable_stop()->set_min_tokens(20);
+  for (int i = 0; i < kMaxStopTokenIds; ++i) request.mutable_stop()->add_stop_token_ids(100 + i);
+  const GenerateResult result = (*cluster)->client().Generate(request);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.token_ids.size(), 20u);
+}
 
 // Stop strings are matched on committed text, wherever windows are cut.
 TEST(StopStringTest, EndsTheTextAtTheEarliestMatchAcrossWindows) {

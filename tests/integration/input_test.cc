@@ -88,6 +88,31 @@ TEST_F(InputTest, BadFieldsAreNamedInMessageAndDetails) {
       {"sampling.top_p", "(0, 1]", [](auto& r) { r.mutable_sampling()->set_top_p(1.01f); }},
       {"sampling.top_p", "(0, 1]", [](auto& r) { r.mutable_sampling()->set_top_p(kNan); }},
       {"sampling.top_k", "not -1", [](auto& r) { r.mutable_sampling()->set_top_k(-1); }},
+      {"sampling.min_p", "0 (off) and 1", [](auto& r) { r.mutable_sampling()->set_min_p(1.5f); }},
+      {"sampling.repetition_penalty", "above 0",
+       [](auto& r) { r.mutable_sampling()->set_repetition_penalty(0.0f); }},
+      {"sampling.presence_penalty", "-2 and 2",
+       [](auto& r) { r.mutable_sampling()->set_presence_penalty(-2.1f); }},
+      {"sampling.frequency_penalty", "-2 and 2",
+       [](auto& r) { r.mutable_sampling()->set_frequency_penalty(kNan); }},
+      {"sampling.logit_bias", "0 to 319",
+       [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[-1] = 0.0f; }},
+      {"sampling.logit_bias[3]", "-100 and 100",
+       [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[3] = 100.5f; }},
+      {"sampling.logit_bias", "the limit is 1024",
+       [](auto& r) {
+         for (int i = 0; i <= kMaxLogitBiases; ++i) {
+           (*r.mutable_sampling()->mutable_logit_bias())[i] = 0.0f;
+         }
+       }},
+      {"stop.min_tokens", "not -1", [](auto& r) { r.mutable_stop()->set_min_tokens(-1); }},
+      {"stop.min_tokens", "which is 4",
+       [](auto& r) {
+         r.mutable_stop()->set_max_tokens(4);
+         r.mutable_stop()->set_min_tokens(5);
+       }},
+      {"stop.min_tokens", "leaves room for",
+       [](auto& r) { r.mutable_stop()->set_min_tokens(1023); }},
       {"stop.max_tokens", "at least 1", [](auto& r) { r.mutable_stop()->set_max_tokens(0); }},
       {"stop.max_tokens", "leaves room for",
        [](auto& r) { r.mutable_stop()->set_max_tokens(1 << 30); }},
@@ -165,7 +190,12 @@ TEST_F(InputTest, DefaultsAreResolvedAndTold) {
   EXPECT_EQ(result.started->params().temperature(), 1.0f);
   EXPECT_EQ(result.started->params().top_k(), 0);
   EXPECT_EQ(result.started->params().top_p(), 1.0f);
+  EXPECT_EQ(result.started->params().min_p(), 0.0f);
+  EXPECT_EQ(result.started->params().repetition_penalty(), 1.0f);
+  EXPECT_EQ(result.started->params().presence_penalty(), 0.0f);
+  EXPECT_EQ(result.started->params().frequency_penalty(), 0.0f);
   EXPECT_EQ(result.started->params().max_tokens(), NearTieModel::kContextLimit - 1);
+  EXPECT_EQ(result.started->params().min_tokens(), 0);
   EXPECT_EQ(result.started->fingerprint(), "");
 }
 

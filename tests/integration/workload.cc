@@ -45,6 +45,20 @@ constexpr const char* kVerses[] = {
     "O give thanks unto the LORD",
 };
 
+// Every rule about logits, in turn.
+void AddLogitRules(int index, v1::GenerateRequest& request) {
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  if (index % 4 == 1) sampling.set_min_p(0.02f);
+  if (index % 4 >= 2) sampling.set_repetition_penalty(1.15f);
+  if (index % 4 == 2) sampling.set_presence_penalty(0.3f);
+  if (index % 4 != 2) sampling.set_frequency_penalty(0.3f);
+  if (index % 2 == 1) {
+    (*sampling.mutable_logit_bias())[40] = 1.5f;
+    (*sampling.mutable_logit_bias())[41] = -100.0f;
+  }
+  request.mutable_stop()->set_min_tokens(request.stop().max_tokens() / 4);
+}
+
 v1::GenerateRequest MakeRequest(int index, int max_tokens, Random& random) {
   v1::GenerateRequest request;
   request.set_is_deterministic(true);
@@ -64,6 +78,7 @@ v1::GenerateRequest MakeRequest(int index, int max_tokens, Random& random) {
   sampling.set_seed(random.Next());
   request.mutable_stop()->set_max_tokens(max_tokens);
   request.mutable_stop()->set_ignore_eos(index % 4 != 3);
+  if (index % 3 == 1) AddLogitRules(index / 3, request);
   return request;
 }
 
@@ -99,6 +114,7 @@ std::vector<v1::GenerateRequest> MakeVerseRequests(int count, int max_tokens) {
     request.mutable_sampling()->set_seed(100 + static_cast<uint64_t>(i));
     request.mutable_stop()->set_max_tokens(max_tokens);
     request.mutable_stop()->set_ignore_eos(i % 3 != 2);
+    if (i % 2 == i / 2 % 2) AddLogitRules(i / 2, request);
   }
   return requests;
 }

@@ -36,11 +36,12 @@ class NearTieModel {
 std::string TrainedModelDir();
 
 // `count` deterministic requests with logprobs: the beginnings of verses, half of them greedy and
-// half seeded.
+// half seeded; half of either kind with penalties, logit bias, min-p and min_tokens.
 std::vector<v1::GenerateRequest> MakeVerseRequests(int count, int max_tokens);
 
 // `count` deterministic requests with logprobs: random prompts of 2 to 120 tokens, half of them
-// greedy and half seeded with various temperatures, top-k and top-p; one in four may end early.
+// greedy and half seeded with various temperatures, top-k and top-p; one in four may end early, and
+// one in three has penalties and the like.
 std::vector<v1::GenerateRequest> MakeRequests(int count, int max_tokens, uint64_t seed = 1);
 
 // The same without the promise.

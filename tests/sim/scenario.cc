@@ -84,6 +84,16 @@ std::vector<std::string> DrawStopStrings(Random& random) {
   return stops;
 }
 
+LogitRules DrawLogitRules(Random& random, int32_t max_tokens) {
+  LogitRules rules;
+  if (random.Chance(300)) rules.repetition_penalty = 1.2f;
+  if (random.Chance(300)) rules.presence_penalty = 0.5f;
+  if (random.Chance(300)) rules.frequency_penalty = -0.25f;
+  if (random.Chance(200)) rules.logit_bias = {{kEndToken, 2.0f}, {kFirstLetter + 1, -100.0f}};
+  if (random.Chance(300)) rules.min_tokens = random.Between(0, max_tokens);
+  return rules;
+}
+
 decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uint64_t number,
                                        bool can_be_deterministic) {
   decoder::GenerationRequest request;
@@ -108,6 +118,8 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
   if (random.Chance(100)) request.stop_token_ids.push_back(kFirstLetter);
   request.logprobs = random.Chance(500);
   request.is_deterministic = can_be_deterministic && random.Chance(700);
+  if (random.Chance(300)) request.min_p = 0.1f;
+  if (random.Chance(400)) request.logit_rules = DrawLogitRules(random, request.max_tokens);
   if (request.is_deterministic && random.Chance(50)) {
     request.expected_fingerprint = random.Chance(700) ? "F0" : "none";
   }
@@ -136,6 +148,8 @@ void ContinueFrom(const decoder::GenerationRequest& earlier, int32_t context_lim
   request.resume_token_ids.clear();
   const auto length = static_cast<int32_t>(request.prompt_token_ids.size());
   request.max_tokens = random.Skewed(1, context_limit - length);
+  LogitRules& rules = request.logit_rules;
+  rules.min_tokens = std::min(rules.min_tokens, request.max_tokens);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/sim_sequence.h"
 
 namespace selfsame::sim {
 namespace {
@@ -13,18 +14,21 @@ std::string TextOf(int32_t token_id) {
   return token_id == kEndToken ? "" : std::string(1, static_cast<char>(token_id - 3));
 }
 
-SampleRow SamplingOf(const decoder::GenerationRequest& request) {
-  return {.temperature = request.temperature,
-          .top_k = request.top_k,
-          .top_p = request.top_p,
-          .seed = request.seed,
-          .choice_index = 0,
-          .position = 0};
+SimSequence SequenceOf(const decoder::GenerationRequest& request) {
+  const SampleRow sampling = {.temperature = request.temperature,
+                              .top_k = request.top_k,
+                              .top_p = request.top_p,
+                              .min_p = request.min_p,
+                              .seed = request.seed};
+  return {sampling, request.logit_rules, request.prompt_token_ids, request.stop_token_ids};
 }
 
-// Where the text ends before a stop string that its last token completes; npos: nowhere.
-size_t StopStringStart(const std::string& text, const std::vector<std::string>& stop_strings) {
+// Where the text ends before a stop string that its last token completes and that does not begin
+// before `searched_from`; npos: nowhere.
+size_t StopStringStart(const std::string& text, size_t searched_from,
+                       const std::vector<std::string>& stop_strings) {
   for (const std::string& stop : stop_strings) {
+    if (searched_from + stop.size() > text.size()) continue;
     if (text.ends_with(stop)) return text.size() - stop.size();
   }
   return std::string::npos;
@@ -33,20 +37,19 @@ size_t StopStringStart(const std::string& text, const std::vector<std::string>& 
 }  // namespace
 
 CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t weights) {
-  Prefix prefix;
-  for (const int32_t token : request.prompt_token_ids) prefix.Append(token);
-  auto position = static_cast<int32_t>(request.prompt_token_ids.size());
+  SimSequence sequence = SequenceOf(request);
   CanonicalAnswer answer;
-  SampleRow sampling = SamplingOf(request);
+  size_t searched_from = 0;
   while (static_cast<int32_t>(answer.token_ids.size()) < request.max_tokens) {
-    sampling.position = position;
-    const SampledToken token = prefix.Next(sampling, weights);
-    prefix.Append(token.token_id);
-    ++position;
+    const SampledToken token = sequence.Next(weights);
+    sequence.Append(token.token_id);
     answer.token_ids.push_back(token.token_id);
     answer.logprobs.push_back(token.logprob);
     answer.text += TextOf(token.token_id);
-    const size_t stop = StopStringStart(answer.text, request.stop_strings);
+    if (static_cast<int32_t>(answer.token_ids.size()) <= request.logit_rules.min_tokens) {
+      searched_from = answer.text.size();
+    }
+    const size_t stop = StopStringStart(answer.text, searched_from, request.stop_strings);
     if (stop != std::string::npos) {
       answer.text.resize(stop);
       break;
@@ -60,9 +63,12 @@ CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t wei
 std::string TextToShow(const decoder::GenerationRequest& request,
                        const std::vector<int32_t>& token_ids) {
   std::string text;
-  for (const int32_t token_id : token_ids) {
+  size_t searched_from = 0;
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    const int32_t token_id = token_ids[i];
     text += TextOf(token_id);
-    const size_t stop = StopStringStart(text, request.stop_strings);
+    if (static_cast<int32_t>(i) < request.logit_rules.min_tokens) searched_from = text.size();
+    const size_t stop = StopStringStart(text, searched_from, request.stop_strings);
     if (stop != std::string::npos) return text.substr(0, stop);
     const auto& stops = request.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), token_id) != stops.end()) return text;
@@ -70,7 +76,7 @@ std::string TextToShow(const decoder::GenerationRequest& request,
   if (static_cast<int32_t>(token_ids.size()) == request.max_tokens) return text;
   size_t held_back = 0;
   for (const std::string& stop : request.stop_strings) {
-    for (size_t size = 1; size < stop.size(); ++size) {
+    for (size_t size = 1; size < stop.size() && searched_from + size <= text.size(); ++size) {
       if (text.ends_with(stop.substr(0, size))) held_back = std::max(held_back, size);
     }
   }
@@ -211,21 +217,16 @@ void SimClient::CheckDeterministic(size_t first, const decoder::ChunkEvent& even
 
 void SimClient::CheckOrdinary(size_t first) {
   const std::vector<Proposal>& proposals = decoder_.proposals().at(request_.seed);
-  Prefix prefix;
-  for (const int32_t token : request_.prompt_token_ids) prefix.Append(token);
-  auto position = static_cast<int32_t>(request_.prompt_token_ids.size());
-  SampleRow sampling = SamplingOf(request_);
+  SimSequence sequence = SequenceOf(request_);
   for (size_t i = 0; i < token_ids_.size(); ++i) {
-    sampling.position = position;
     if (i >= first) {
-      const Proposal& proposal = proposals[static_cast<size_t>(position)];
+      const Proposal& proposal = proposals[static_cast<size_t>(sequence.length())];
       if (proposal.token_id != token_ids_[i]) Fail("a token the fast path did not propose");
-      if (proposal.canonical != prefix.Next(sampling, /*weights=*/0).token_id) {
+      if (proposal.canonical != sequence.Next(/*weights=*/0).token_id) {
         Fail("a token made from KV of another prefix");
       }
     }
-    prefix.Append(token_ids_[i]);
-    ++position;
+    sequence.Append(token_ids_[i]);
   }
 }
 

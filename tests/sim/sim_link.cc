@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "tests/sim/sim_sequence.h"
 
 namespace selfsame::sim {
 namespace {
@@ -19,6 +20,8 @@ verifier::SessionOpening Convert(decoder::SessionOpening opening) {
           .temperature = opening.temperature,
           .top_k = opening.top_k,
           .top_p = opening.top_p,
+          .min_p = opening.min_p,
+          .logit_rules = std::move(opening.logit_rules),
           .seed = opening.seed,
           .choice_index = opening.choice_index,
           .max_tokens = opening.max_tokens,
@@ -150,9 +153,13 @@ void SimLink::OpenSession(decoder::SessionOpening opening) {
   session.sampling = {.temperature = opening.temperature,
                       .top_k = opening.top_k,
                       .top_p = opening.top_p,
+                      .min_p = opening.min_p,
                       .seed = opening.seed,
                       .choice_index = opening.choice_index,
                       .position = 0};
+  session.logit_rules = opening.logit_rules;
+  session.stop_token_ids = opening.stop_token_ids;
+  session.prompt_length = opening.prompt_token_ids.size();
   session.tokens = opening.prompt_token_ids;
   session.tokens.insert(session.tokens.end(), opening.committed_token_ids.begin(),
                         opening.committed_token_ids.end());
@@ -183,13 +190,13 @@ void SimLink::SubmitWindow(decoder::Window window) {
 
 void SimLink::CheckWindow(const Session& session, const decoder::Window& window) {
   const auto proposals = decoder_.proposals().find(session.sampling.seed);
-  Prefix prefix;
-  for (const int32_t token : session.tokens) prefix.Append(token);
-  auto position = static_cast<int32_t>(session.tokens.size());
+  const auto output = session.tokens.begin() + static_cast<ptrdiff_t>(session.prompt_length);
+  SimSequence sequence(session.sampling, session.logit_rules, {session.tokens.begin(), output},
+                       session.stop_token_ids);
+  for (auto token = output; token != session.tokens.end(); ++token) sequence.Append(*token);
   for (const int32_t candidate : window.candidate_ids) {
-    SampleRow sampling = session.sampling;
-    sampling.position = position;
-    const SampledToken canonical = prefix.Next(sampling, /*weights=*/0);
+    const int32_t position = sequence.length();
+    const SampledToken canonical = sequence.Next(/*weights=*/0);
     if (proposals == decoder_.proposals().end() ||
         static_cast<size_t>(position) >= proposals->second.size()) {
       world_.Fail("a candidate nobody proposed");
@@ -201,8 +208,7 @@ void SimLink::CheckWindow(const Session& session, const decoder::Window& window)
       world_.Fail(absl::StrCat("session ", window.session_id, ": the candidate for position ",
                                position, " was made from KV of another prefix"));
     }
-    prefix.Append(candidate);
-    ++position;
+    sequence.Append(candidate);
   }
 }
 

@@ -57,6 +57,9 @@ class SimLink final : public decoder::VerifierLink {
   // What the decoder knows of one session: for the check of its windows.
   struct Session {
     SampleRow sampling;
+    LogitRules logit_rules;
+    std::vector<int32_t> stop_token_ids;
+    size_t prompt_length = 0;
     std::vector<int32_t> tokens;  // prompt, committed, and candidates submitted
   };
   struct Stream {

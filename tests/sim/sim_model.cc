@@ -1,6 +1,8 @@
 #include "tests/sim/sim_model.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -26,6 +28,24 @@ int32_t TokenOf(uint64_t hash) {
   return kFirstLetter + static_cast<int32_t>((hash >> 8) % kLetterCount);
 }
 
+// Edits are a set: their order must not show.
+uint64_t HashOf(std::span<const LogitEdit> edits) {
+  uint64_t sum = 0;
+  for (const LogitEdit& edit : edits) {
+    uint64_t hash =
+        Combine(static_cast<uint64_t>(edit.token_id), std::bit_cast<uint32_t>(edit.bias));
+    hash = Combine(hash, std::bit_cast<uint32_t>(edit.repetition));
+    sum += Combine(hash, std::bit_cast<uint32_t>(edit.penalty));
+  }
+  return sum;
+}
+
+bool IsBanned(int32_t token_id, std::span<const LogitEdit> edits) {
+  return std::any_of(edits.begin(), edits.end(), [token_id](const LogitEdit& edit) {
+    return edit.token_id == token_id && std::isinf(edit.bias);
+  });
+}
+
 }  // namespace
 
 SampledToken Prefix::Next(const SampleRow& sampling, uint64_t weights) const {
@@ -36,6 +56,9 @@ SampledToken Prefix::Next(const SampleRow& sampling, uint64_t weights) const {
   hash = Combine(hash, sampling.seed);
   hash = Combine(hash, static_cast<uint64_t>(sampling.choice_index));
   hash = Combine(hash, static_cast<uint64_t>(sampling.position));
+  hash = Combine(hash, std::bit_cast<uint32_t>(sampling.min_p));
+  hash = Combine(hash, HashOf(sampling.edits));
+  while (IsBanned(TokenOf(hash), sampling.edits)) hash = Combine(hash, 1);
   return {.token_id = TokenOf(hash), .logprob = -static_cast<float>(hash >> 44) / 65536.0f};
 }
 

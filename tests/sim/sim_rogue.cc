@@ -52,7 +52,11 @@ verifier::SessionOpening SimRogue::MakeOpening() {
   for (int32_t i = 0; i < committed; ++i) opening.committed_token_ids.push_back(SomeToken());
   opening.temperature = random_.Chance(50) ? -1.0f : 1.0f;
   opening.top_p = random_.Chance(50) ? 2.0f : 1.0f;
+  opening.min_p = random_.Chance(50) ? 2.0f : 0.1f;
   opening.max_tokens = random_.Between(0, 2 * context_limit_);
+  opening.logit_rules.presence_penalty = random_.Chance(50) ? 3.0f : 1.0f;
+  opening.logit_rules.logit_bias = {{SomeToken(), 1.0f}};
+  opening.logit_rules.min_tokens = random_.Skewed(0, context_limit_);
   if (random_.Chance(50)) opening.expected_fingerprint = "another";
   if (random_.Chance(500)) opening.stop_token_ids = {kEndToken};
   return opening;

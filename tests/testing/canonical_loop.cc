@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/kv/sequence_state.h"
+#include "tests/testing/naive_edits.h"
 
 namespace selfsame::testing {
 namespace {
@@ -41,8 +42,12 @@ Answer RunCanonicalLoop(Model& model, const std::vector<int32_t>& prompt,
   Answer answer;
   std::vector<int32_t> tokens = prompt;
   for (int32_t position = 0; position + 1 < context_limit; ++position) {
+    const auto edits =
+        NaiveEdits(params.logit_rules, prompt, answer.token_ids, params.stop_token_ids);
+    SampleRow sampling = params.sampling;
+    sampling.edits = edits;
     const SampledToken sampled = RunOneRow(
-        model, **kv, block_table, tokens[static_cast<size_t>(position)], position, params.sampling);
+        model, **kv, block_table, tokens[static_cast<size_t>(position)], position, sampling);
     if (position + 1 < static_cast<int32_t>(prompt.size())) continue;
     tokens.push_back(sampled.token_id);
     answer.token_ids.push_back(sampled.token_id);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/model/model.h"
+#include "common/sampling/logit_rules.h"
 
 namespace selfsame::testing {
 
@@ -13,7 +14,8 @@ struct Answer {
 };
 
 struct LoopParams {
-  SampleRow sampling;  // position is filled in by the loop
+  SampleRow sampling;  // position and edits are filled in by the loop
+  LogitRules logit_rules = {};
   int32_t max_tokens = 0;
   std::vector<int32_t> stop_token_ids;
 };

@@ -19,6 +19,7 @@ Session::Session(SessionOpening opening, int32_t context_limit, SteadyTime now)
       sampling_{.temperature = opening.temperature,
                 .top_k = opening.top_k,
                 .top_p = opening.top_p,
+                .min_p = opening.min_p,
                 .seed = opening.seed,
                 .choice_index = opening.choice_index},
       opened_at_(now),
@@ -26,6 +27,11 @@ Session::Session(SessionOpening opening, int32_t context_limit, SteadyTime now)
   tokens_.insert(tokens_.end(), opening.committed_token_ids.begin(),
                  opening.committed_token_ids.end());
   pending_length_ = committed_length();
+  if (!opening.logit_rules.is_neutral()) {
+    const std::span<const int32_t> prompt(tokens_.data(),
+                                          static_cast<size_t>(rules_.prompt_length));
+    editor_.emplace(opening.logit_rules, prompt, rules_.stop_token_ids);
+  }
 }
 
 absl::StatusOr<std::optional<Verdict>> Session::AddWindow(Window window, SteadyTime now) {
@@ -89,7 +95,11 @@ std::vector<Verdict> Session::Decide(size_t window_count, std::span<const Sample
     canonical = canonical.subspan(rows);
     tokens_.insert(tokens_.end(), decision.committed.begin(), decision.committed.end());
     end_ = decision.end;
-    if (decision.outcome == Outcome::kRollback) ++epoch_;
+    if (decision.outcome == Outcome::kRollback) {
+      ++epoch_;
+      // The newest committed token took the place of another.
+      if (editor_) editor_->Truncate(committed_length() - 1 - rules_.prompt_length);
+    }
     Verdict verdict = MakeVerdict(window.window_id, decision.outcome);
     if (decision.outcome == Outcome::kRollback) verdict.canonical_token = tokens_.back();
     verdict.logprobs = std::move(decision.logprobs);
@@ -145,9 +155,17 @@ int32_t Session::TokenAt(int32_t position) const {
   return 0;
 }
 
-SampleRow Session::SamplingAfter(int32_t position) const {
+SampleRow Session::SamplingAfter(int32_t position) {
   SampleRow row = sampling_;
   row.position = position + 1;
+  if (editor_) {
+    const int32_t output_count = position + 1 - rules_.prompt_length;
+    editor_->Truncate(output_count);
+    while (editor_->output_count() < output_count) {
+      editor_->Append(TokenAt(rules_.prompt_length + editor_->output_count()));
+    }
+    row.edits = editor_->edits();
+  }
   return row;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/sampling/logit_editor.h"
 #include "kernels/ops.h"
 #include "verifier/engine/types.h"
 #include "verifier/engine/verdict.h"
@@ -52,8 +53,9 @@ class Session {
   int32_t window_rows(size_t index) const;
   // The token at a position below the committed length plus all pending candidates.
   int32_t TokenAt(int32_t position) const;
-  // How the token after `position` is chosen.
-  SampleRow SamplingAfter(int32_t position) const;
+  // How the token after `position` is chosen, given all tokens up to there. Its edits are valid
+  // until the next call of this or of Decide. Cheap when the positions asked for rise one by one.
+  SampleRow SamplingAfter(int32_t position);
 
  private:
   struct PendingWindow {
@@ -67,6 +69,8 @@ class Session {
   const uint64_t id_;
   EndRules rules_;
   SampleRow sampling_;
+  // Of a session that edits logits: a prefix of committed output and pending candidates.
+  std::optional<LogitEditor> editor_;
   const SteadyTime opened_at_;
   std::vector<int32_t> tokens_;  // committed
   std::deque<PendingWindow> pending_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/sampling/logit_rules.h"
 
 namespace selfsame::verifier {
 
@@ -23,6 +24,8 @@ struct SessionOpening {
   float temperature = 0.0f;                  // 0: greedy
   int32_t top_k = 0;                         // 0: off
   float top_p = 1.0f;                        // 1: off
+  float min_p = 0.0f;                        // 0: off
+  LogitRules logit_rules = {};
   uint64_t seed = 0;
   int32_t choice_index = 0;
   int32_t max_tokens = 0;  // output tokens, committed ones included

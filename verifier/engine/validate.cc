@@ -1,13 +1,13 @@
 #include "verifier/engine/validate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/limits.h"
+#include "common/sampling/logit_rules.h"
 
 namespace selfsame::verifier {
 namespace {
@@ -24,18 +24,14 @@ absl::Status ValidateTokenIds(std::string_view field, std::span<const int32_t> t
 }
 
 absl::Status ValidateSampling(const SessionOpening& opening) {
-  const float temperature = opening.temperature;
-  if (temperature != 0.0f && !(temperature >= kMinTemperature && temperature <= kMaxTemperature)) {
-    return InvalidArgumentError("sampling.temperature",
-                                absl::StrCat("must be 0 or between ", kMinTemperature, " and ",
-                                             kMaxTemperature, ", not ", temperature));
-  }
+  RETURN_IF_ERROR(ValidateTemperature(opening.temperature));
   if (opening.top_k < 0) {
     return InvalidArgumentError("sampling.top_k", "must not be negative");
   }
   if (!(opening.top_p > 0.0f && opening.top_p <= 1.0f)) {
     return InvalidArgumentError("sampling.top_p", "must be above 0 and at most 1");
   }
+  RETURN_IF_ERROR(ValidateMinP(opening.min_p));
   if (opening.choice_index < 0) {
     return InvalidArgumentError("choice_index", "must not be negative");
   }
@@ -43,17 +39,16 @@ absl::Status ValidateSampling(const SessionOpening& opening) {
 }
 
 // Committed tokens that already reach an end leave nothing to verify.
-absl::Status ValidateStop(const SessionOpening& opening) {
+absl::Status ValidateStop(const SessionOpening& opening, int32_t vocab_size) {
   if (opening.max_tokens < 1) {
     return InvalidArgumentError("stop.max_tokens", "must be at least 1");
   }
-  // A request's own and the model's end-of-sequence ids.
-  constexpr size_t kMaxIds = 2 * kMaxStopTokenIds;
-  if (opening.stop_token_ids.size() > kMaxIds) {
-    return InvalidArgumentError(
-        "stop.stop_token_ids",
-        absl::StrCat("has ", opening.stop_token_ids.size(), " ids; the limit is ", kMaxIds));
+  if (opening.stop_token_ids.size() > static_cast<size_t>(kMaxSessionStopTokenIds)) {
+    return InvalidArgumentError("stop.stop_token_ids",
+                                absl::StrCat("has ", opening.stop_token_ids.size(),
+                                             " ids; the limit is ", kMaxSessionStopTokenIds));
   }
+  RETURN_IF_ERROR(ValidateTokenIds("stop.stop_token_ids", opening.stop_token_ids, vocab_size));
   if (opening.committed_token_ids.size() >= static_cast<size_t>(opening.max_tokens)) {
     return InvalidArgumentError(
         "committed_token_ids",
@@ -91,7 +86,8 @@ absl::Status ValidateOpening(const SessionOpening& opening, const VerifierInfo& 
   RETURN_IF_ERROR(
       ValidateTokenIds("committed_token_ids", opening.committed_token_ids, info.vocab_size));
   RETURN_IF_ERROR(ValidateSampling(opening));
-  return ValidateStop(opening);
+  RETURN_IF_ERROR(ValidateStop(opening, info.vocab_size));
+  return ValidateLogitRules(opening.logit_rules, opening.max_tokens, info.vocab_size);
 }
 
 absl::Status ValidateWindow(const Window& window, const VerifierInfo& info) {

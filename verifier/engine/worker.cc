@@ -24,8 +24,8 @@ int32_t PrefillRows(const StoredSession& stored) {
 }
 
 // Adds the rows; returns how many of them are logit rows.
-size_t AddRows(const StoredSession& stored, int32_t row_count, PassRows& rows) {
-  const Session& session = stored.session;
+size_t AddRows(StoredSession& stored, int32_t row_count, PassRows& rows) {
+  Session& session = stored.session;
   const int32_t first = stored.state->length();
   rows.BeginSequence(first, stored.state->block_table());
   size_t logit_rows = 0;

@@ -59,6 +59,15 @@ TEST(CheckPlanTest, TheBuiltInSetIsLargeVariedAndHalfSeeded) {
   const auto greedy = std::count_if(cases.begin(), cases.end(),
                                     [](const CheckCase& c) { return c.temperature == 0.0f; });
   EXPECT_EQ(static_cast<size_t>(greedy), cases.size() / 2);
+  const auto count = [&](auto is_such) {
+    return std::count_if(cases.begin(), cases.end(), is_such);
+  };
+  EXPECT_GE(count([](const CheckCase& c) {
+              return c.repetition_penalty != 1.0f && c.presence_penalty != 0.0f &&
+                     c.frequency_penalty != 0.0f && c.temperature == 0.0f;
+            }),
+            3);
+  EXPECT_GE(count([](const CheckCase& c) { return c.min_p > 0.0f && c.temperature > 0.0f; }), 3);
   std::set<uint64_t> seeds;
   for (const CheckCase& check_case : cases) seeds.insert(check_case.seed);
   EXPECT_EQ(seeds.size(), cases.size());
@@ -70,6 +79,8 @@ TEST(CheckPlanTest, ARequestLeavesNothingToTheServersDefaults) {
   EXPECT_TRUE(request.is_deterministic);
   EXPECT_TRUE(request.logprobs);
   EXPECT_TRUE(request.temperature && request.top_k && request.top_p && request.seed);
+  EXPECT_TRUE(request.min_p && request.repetition_penalty && request.presence_penalty &&
+              request.frequency_penalty);
   EXPECT_EQ(request.max_tokens, 7);
 }
 

@@ -17,6 +17,10 @@ SavedReference MakeReference() {
   reference.fingerprint = "fp";
   reference.model = "model";
   reference.cases = BuildCases({"one \"quoted\"", "zwei \xc3\xa4\n"}, {.temperature = 0.7f});
+  reference.cases[1].min_p = 0.05f;
+  reference.cases[1].repetition_penalty = 1.1f;
+  reference.cases[1].presence_penalty = -0.0f;
+  reference.cases[1].frequency_penalty = 0.3f;
   reference.answers = {MakeAnswer(1), MakeAnswer(2)};
   reference.answers[0].logprobs[2] = std::nextafter(-0.1f, 0.0f);
   reference.answers[0].logprobs[3] = -0.0f;

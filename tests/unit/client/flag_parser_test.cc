@@ -17,6 +17,7 @@ struct Values {
   std::optional<float> ratio;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
+  std::map<int32_t, float> bias;
 };
 
 class FlagParserTest : public ::testing::Test {
@@ -28,6 +29,7 @@ class FlagParserTest : public ::testing::Test {
     parser_.Add("ratio", &values_.ratio, "a ratio");
     parser_.Add("seed", &values_.seed, "a seed");
     parser_.Add("stop", &values_.stop, "stops");
+    parser_.Add("bias", &values_.bias, "biases");
   }
 
   absl::Status Parse(const std::vector<std::string>& arguments) { return parser_.Parse(arguments); }
@@ -37,8 +39,9 @@ class FlagParserTest : public ::testing::Test {
 };
 
 TEST_F(FlagParserTest, ReadsEveryFormOfAFlag) {
-  const absl::Status status = Parse({"--text=a=b", "--on", "--count", "-5", "--ratio=0.25",
-                                     "--seed=18446744073709551615", "--stop=x", "--stop", "y"});
+  const absl::Status status =
+      Parse({"--text=a=b", "--on", "--count", "-5", "--ratio=0.25", "--seed=18446744073709551615",
+             "--stop=x", "--stop", "y", "--bias=7:-1.5", "--bias", "0:2"});
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(values_.text, "a=b");
   EXPECT_TRUE(values_.on);
@@ -46,6 +49,7 @@ TEST_F(FlagParserTest, ReadsEveryFormOfAFlag) {
   EXPECT_EQ(values_.ratio, 0.25f);
   EXPECT_EQ(values_.seed, UINT64_MAX);
   EXPECT_THAT(values_.stop, ElementsAre("x", "y"));
+  EXPECT_EQ(values_.bias, (std::map<int32_t, float>{{0, 2.0f}, {7, -1.5f}}));
 }
 
 TEST_F(FlagParserTest, WhatIsNotGivenKeepsItsDefault) {
@@ -68,13 +72,20 @@ TEST_F(FlagParserTest, EveryMistakeNamesTheFlag) {
       {"--count=three", "--count"}, {"--count=99999999999", "--count"},
       {"--seed=-1", "--seed"},      {"--ratio=", "--ratio"},
       {"--on=maybe", "--on"},       {"--text", "--text"},
-      {"--nocount", "--nocount"},
+      {"--nocount", "--nocount"},   {"--bias=7", "--bias"},
+      {"--bias=x:1", "--bias"},     {"--bias=7:", "--bias"},
   };
   for (const auto& [argument, name] : mistakes) {
     const absl::Status status = Parse({argument});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << argument;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   }
+}
+
+TEST_F(FlagParserTest, AKeyMayBeGivenOnce) {
+  EXPECT_TRUE(Parse({"--bias=7:1"}).ok());
+  EXPECT_EQ(Parse({"--bias=7:2"}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(values_.bias.at(7), 1.0f);
 }
 
 TEST_F(FlagParserTest, HelpListsFlagsAndDefaults) {

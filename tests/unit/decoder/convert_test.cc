@@ -39,6 +39,8 @@ TEST(ToGenerationRequestTest, UnsetFieldsTakeTheModelsDefaultsThenOurs) {
   EXPECT_EQ(result.temperature, 0.6f);
   EXPECT_EQ(result.top_k, 20);
   EXPECT_EQ(result.top_p, 1.0f);
+  EXPECT_EQ(result.min_p, 0.0f);
+  EXPECT_TRUE(result.logit_rules.is_neutral());
   EXPECT_EQ(result.seed, kDrawnSeed);
   EXPECT_EQ(result.max_tokens, 97);
   EXPECT_THAT(result.stop_token_ids, ElementsAre(2, 7));
@@ -81,6 +83,39 @@ TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
   EXPECT_TRUE(result.stream_candidates);
   EXPECT_THAT(result.resume_token_ids, ElementsAre(8, 9));
   EXPECT_THAT(result.prompt_token_ids, ElementsAre(5, 6, 7));
+}
+
+TEST(ToGenerationRequestTest, CarriesWhatTheRequestAsksOfLogits) {
+  GenerationDefaults defaults;
+  defaults.min_p = 0.1f;
+  defaults.repetition_penalty = 1.25f;
+  v1::GenerateRequest request;
+  const auto convert = [&] {
+    return ToGenerationRequest(request, {5}, ToRequestDefaults(defaults), kContextLimit,
+                               kDrawnSeed);
+  };
+  EXPECT_EQ(convert().min_p, 0.1f);
+  EXPECT_EQ(convert().logit_rules, (LogitRules{.repetition_penalty = 1.25f}));
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_min_p(0.0f);
+  sampling.set_repetition_penalty(1.5f);
+  sampling.set_presence_penalty(-1.0f);
+  sampling.set_frequency_penalty(0.5f);
+  (*sampling.mutable_logit_bias())[9] = 4.0f;
+  (*sampling.mutable_logit_bias())[2] = -100.0f;
+  request.mutable_stop()->set_min_tokens(3);
+  EXPECT_EQ(convert().min_p, 0.0f);
+  EXPECT_EQ(convert().logit_rules, (LogitRules{.repetition_penalty = 1.5f,
+                                               .presence_penalty = -1.0f,
+                                               .frequency_penalty = 0.5f,
+                                               .logit_bias = {{2, -100.0f}, {9, 4.0f}},
+                                               .min_tokens = 3}));
+  const v1::ResolvedParams params = ToProto(convert()).params();
+  EXPECT_EQ(params.min_p(), 0.0f);
+  EXPECT_EQ(params.repetition_penalty(), 1.5f);
+  EXPECT_EQ(params.presence_penalty(), -1.0f);
+  EXPECT_EQ(params.frequency_penalty(), 0.5f);
+  EXPECT_EQ(params.min_tokens(), 3);
 }
 
 TEST(ToGenerationRequestTest, StopTokensAreSortedDistinctAndIncludeEndOfSequence) {
@@ -171,6 +206,12 @@ TEST(OpenSessionTest, CarriesEverything) {
   opening.temperature = 0.5f;
   opening.top_k = 4;
   opening.top_p = 0.75f;
+  opening.min_p = 0.125f;
+  opening.logit_rules = {.repetition_penalty = 1.5f,
+                         .presence_penalty = -1.0f,
+                         .frequency_penalty = 0.5f,
+                         .logit_bias = {{2, -3.0f}},
+                         .min_tokens = 4};
   opening.seed = kDrawnSeed;
   opening.choice_index = 1;
   opening.max_tokens = 8;
@@ -183,6 +224,13 @@ TEST(OpenSessionTest, CarriesEverything) {
   EXPECT_EQ(message.sampling().temperature(), 0.5f);
   EXPECT_EQ(message.sampling().top_k(), 4);
   EXPECT_EQ(message.sampling().top_p(), 0.75f);
+  EXPECT_EQ(message.sampling().min_p(), 0.125f);
+  EXPECT_EQ(message.sampling().repetition_penalty(), 1.5f);
+  EXPECT_EQ(message.sampling().presence_penalty(), -1.0f);
+  EXPECT_EQ(message.sampling().frequency_penalty(), 0.5f);
+  ASSERT_EQ(message.sampling().logit_bias_size(), 1);
+  EXPECT_EQ(message.sampling().logit_bias().at(2), -3.0f);
+  EXPECT_EQ(message.stop().min_tokens(), 4);
   EXPECT_EQ(message.sampling().seed(), kDrawnSeed);
   EXPECT_EQ(message.choice_index(), 1);
   EXPECT_EQ(message.stop().max_tokens(), 8);

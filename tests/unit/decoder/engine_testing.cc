@@ -14,6 +14,7 @@
 #include "common/kv/sequence_state.h"
 #include "decoder/engine/output_stream.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "tests/testing/naive_edits.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace selfsame::decoder {
@@ -81,15 +82,17 @@ TinyWorld::Expected TinyWorld::Answer(const GenerationRequest& request) {
   params.sampling = {.temperature = request.temperature,
                      .top_k = request.top_k,
                      .top_p = request.top_p,
+                     .min_p = request.min_p,
                      .seed = request.seed,
                      .choice_index = 0,
                      .position = 0};
+  params.logit_rules = request.logit_rules;
   params.max_tokens = request.max_tokens;
   params.stop_token_ids = request.stop_token_ids;
   const selfsame::testing::Answer answer =
       selfsame::testing::RunCanonicalLoop(*model_, request.prompt_token_ids, params);
   auto output = OutputStream::Create(*tokenizer_, request.stop_strings, request.stop_token_ids,
-                                     request.max_tokens);
+                                     request.max_tokens, request.logit_rules.min_tokens);
   SELFSAME_CHECK(output.ok());
   Expected expected;
   for (size_t i = 0; i < answer.token_ids.size() && !output->end(); ++i) {
@@ -350,12 +353,19 @@ SampledToken CanonicalVerifier::Next(Session& session) {
                     .positions = {&position, 1},
                     .sequences = {&rows, 1},
                     .logit_rows = {&logit_row, 1}};
+    const auto output =
+        session.tokens.begin() + static_cast<ptrdiff_t>(session.opening.prompt_token_ids.size());
+    const auto edits = selfsame::testing::NaiveEdits(
+        session.opening.logit_rules, session.opening.prompt_token_ids,
+        {output, session.tokens.end()}, session.opening.stop_token_ids);
     const SampleRow sampling{.temperature = session.opening.temperature,
                              .top_k = session.opening.top_k,
                              .top_p = session.opening.top_p,
+                             .min_p = session.opening.min_p,
                              .seed = session.opening.seed,
                              .choice_index = session.opening.choice_index,
-                             .position = position + 1};
+                             .position = position + 1,
+                             .edits = edits};
     SELFSAME_CHECK(model_->Run(pass, *session.kv, {&sampling, 1}, {&sampled, 1}).ok());
   }
   return sampled;

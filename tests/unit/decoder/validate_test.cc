@@ -123,7 +123,26 @@ INSTANTIATE_TEST_SUITE_P(
         BadRequest{"NegativeTopP", [](auto& r) { r.mutable_sampling()->set_top_p(-0.1f); },
                    "sampling.top_p", "(0, 1]"},
         BadRequest{"NanTopP", [](auto& r) { r.mutable_sampling()->set_top_p(kNan); },
-                   "sampling.top_p", "(0, 1]"}),
+                   "sampling.top_p", "(0, 1]"},
+        BadRequest{"NegativeMinP", [](auto& r) { r.mutable_sampling()->set_min_p(-0.1f); },
+                   "sampling.min_p", "and 1, not -0.1"},
+        BadRequest{"NanMinP", [](auto& r) { r.mutable_sampling()->set_min_p(kNan); },
+                   "sampling.min_p", "and 1"},
+        BadRequest{"NoRepetition",
+                   [](auto& r) { r.mutable_sampling()->set_repetition_penalty(0.0f); },
+                   "sampling.repetition_penalty", "above 0"},
+        BadRequest{"LargePresence",
+                   [](auto& r) { r.mutable_sampling()->set_presence_penalty(2.5f); },
+                   "sampling.presence_penalty", "-2 and 2, not 2.5"},
+        BadRequest{"LowFrequency",
+                   [](auto& r) { r.mutable_sampling()->set_frequency_penalty(-2.5f); },
+                   "sampling.frequency_penalty", "-2 and 2, not -2.5"},
+        BadRequest{"BiasPastVocabulary",
+                   [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[1000] = 1.0f; },
+                   "sampling.logit_bias", "0 to 999"},
+        BadRequest{"InfiniteBias",
+                   [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[7] = kInfinity; },
+                   "sampling.logit_bias[7]", "-100 and 100"}),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -161,6 +180,14 @@ INSTANTIATE_TEST_SUITE_P(
                      }
                    },
                    "stop.stop_token_ids", "the limit is 64"},
+        BadRequest{"NegativeMinTokens", [](auto& r) { r.mutable_stop()->set_min_tokens(-1); },
+                   "stop.min_tokens", "not -1"},
+        BadRequest{"MinTokensAboveMaxTokens",
+                   [](auto& r) {
+                     r.mutable_stop()->set_max_tokens(5);
+                     r.mutable_stop()->set_min_tokens(6);
+                   },
+                   "stop.min_tokens", "max_tokens, which is 5"},
         BadRequest{"FingerprintOfAnOrdinaryRequest",
                    [](auto& r) { r.set_expected_fingerprint("abc"); }, "expected_fingerprint",
                    "needs is_deterministic"},

@@ -212,7 +212,7 @@ TEST(SamplingTest, FrequenciesFollowTheDistribution) {
   for (const float logit : logits) total += std::exp(logit / temperature);
   constexpr int32_t kDraws = 20000;
   std::vector<int> counts(logits.size(), 0);
-  std::vector<cpu::Candidate> scratch;
+  cpu::SampleScratch scratch;
   for (int32_t position = 0; position < kDraws; ++position) {
     const SampleRow row = {.temperature = temperature, .seed = 77, .position = position};
     ++counts[cpu::SampleToken(logits.data(), 8, row, scratch).token_id];

@@ -255,12 +255,15 @@ TEST_F(ModelConfigTest, RejectsSizesOutOfRange) {
 TEST_F(ModelConfigTest, ReadsGenerationDefaults) {
   const auto defaults = LoadDefaults(R"({"bos_token_id": 128000, "do_sample": true,
       "eos_token_id": [128009, 128001, 128008, 128001], "temperature": 0.6, "top_k": 20,
-      "top_p": 0.9, "transformers_version": "4.45.0.dev0"})");
+      "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1,
+      "transformers_version": "4.45.0.dev0"})");
   ASSERT_TRUE(defaults.ok()) << defaults.status();
   EXPECT_THAT(defaults->eos_token_ids, ElementsAre(128001, 128008, 128009));
   EXPECT_EQ(defaults->temperature, 0.6f);
   EXPECT_EQ(defaults->top_k, 20);
   EXPECT_EQ(defaults->top_p, 0.9f);
+  EXPECT_EQ(defaults->min_p, 0.05f);
+  EXPECT_EQ(defaults->repetition_penalty, 1.1f);
 }
 
 TEST_F(ModelConfigTest, GreedyGenerationDefaultsDropSamplingFields) {
@@ -302,7 +305,9 @@ TEST_F(ModelConfigTest, RejectsBadGenerationDefaults) {
         R"({"eos_token_id": )" + deep + "}", std::string(R"({"temperature": -1})"),
         std::string(R"({"temperature": "hot"})"), std::string(R"({"top_p": 0})"),
         std::string(R"({"top_p": 1.5})"), std::string(R"({"top_k": -2})"),
-        std::string(R"({"top_k": 1.5})"), std::string(R"({"do_sample": 1})")}) {
+        std::string(R"({"top_k": 1.5})"), std::string(R"({"do_sample": 1})"),
+        std::string(R"({"temperature": 1e-6})"), std::string(R"({"min_p": 1.5})"),
+        std::string(R"({"repetition_penalty": 0})")}) {
     const auto defaults = LoadDefaults(text);
     ASSERT_FALSE(defaults.ok()) << text.substr(0, 60);
     EXPECT_EQ(defaults.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "common/limits.h"
+#include "tests/testing/naive_edits.h"
 
 namespace selfsame::verifier {
 namespace {
@@ -168,14 +169,64 @@ TEST(Session, SamplingHasThePositionOfTheTokenBeingChosen) {
   opening.top_p = 0.75f;
   opening.seed = 3;
   opening.choice_index = 2;
-  const Session session = OpenSession(std::move(opening));
+  opening.min_p = 0.25f;
+  Session session = OpenSession(std::move(opening));
   const SampleRow row = session.SamplingAfter(3);
   EXPECT_EQ(row.position, 4);
+  EXPECT_EQ(row.min_p, 0.25f);
+  EXPECT_TRUE(row.edits.empty());
   EXPECT_EQ(row.temperature, 0.5f);
   EXPECT_EQ(row.top_k, 7);
   EXPECT_EQ(row.top_p, 0.75f);
   EXPECT_EQ(row.seed, 3u);
   EXPECT_EQ(row.choice_index, 2);
+}
+
+using Edits = std::vector<LogitEdit>;
+
+// Prompt and opening verdict give tokens at positions 0 to 3; the one at 3 is output.
+TEST(Session, ARowsEditsCountTheTokensBeforeItAndNoOthers) {
+  SessionOpening opening = Opening();
+  opening.logit_rules.presence_penalty = 0.5f;
+  opening.logit_rules.frequency_penalty = 0.25f;
+  Session session = OpenSession(std::move(opening));
+  const int32_t first = session.TokenAt(3);
+  ASSERT_NE(first, 11);
+  Accept(session, MakeWindow(1, 4, {11, 12}));
+  Accept(session, MakeWindow(2, 6, {11}));
+  const LogitEdit first_edit{.token_id = first, .penalty = 0.75f};
+  const LogitEdit once{.token_id = 11, .penalty = 0.75f};
+  const LogitEdit other{.token_id = 12, .penalty = 0.75f};
+  const LogitEdit twice{.token_id = 11, .penalty = 1.0f};
+  const auto edits_after = [&](int32_t position) {
+    return testing::SortedEdits(session.SamplingAfter(position).edits);
+  };
+  const auto sorted = [](const Edits& edits) { return testing::SortedEdits(edits); };
+  EXPECT_EQ(edits_after(3), sorted({first_edit}));
+  EXPECT_EQ(edits_after(4), sorted({first_edit, once}));
+  EXPECT_EQ(edits_after(5), sorted({first_edit, once, other}));
+  EXPECT_EQ(edits_after(6), sorted({first_edit, twice, other}));
+  // Another pass may begin with an earlier row.
+  EXPECT_EQ(edits_after(4), sorted({first_edit, once}));
+  edits_after(6);
+  // 13 takes the place of 12: all later candidates are void.
+  const auto verdicts = session.Decide(1, Canonical({11, 13}), DecideWindow);
+  EXPECT_EQ(verdicts.front().outcome, Outcome::kRollback);
+  EXPECT_EQ(edits_after(5), sorted({first_edit, once, {.token_id = 13, .penalty = 0.75f}}));
+}
+
+TEST(Session, CommittedTokensOfAnOpeningAreOutputAndThePromptIsNot) {
+  SessionOpening opening = Opening();
+  const std::vector<int32_t> prompt = opening.prompt_token_ids;
+  opening.committed_token_ids = {20, 21, 20};
+  opening.logit_rules = {.repetition_penalty = 1.5f, .presence_penalty = 1.0f, .min_tokens = 4};
+  opening.stop_token_ids = {30};
+  opening.max_tokens = 50;
+  const LogitRules rules = opening.logit_rules;
+  Session session(std::move(opening), /*context_limit=*/100, kNow);
+  EXPECT_EQ(testing::SortedEdits(session.SamplingAfter(session.committed_length() - 1).edits),
+            testing::NaiveEdits(rules, prompt, std::vector<int32_t>{20, 21, 20},
+                                std::vector<int32_t>{30}));
 }
 
 void ExpectRejected(Session& session, Window window, const std::string& field) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/errors.h"
+#include "common/limits.h"
 #include "tests/unit/verifier/worker_testing.h"
 
 namespace selfsame::verifier {
@@ -60,6 +61,48 @@ TEST_F(WorkerTest, TheAnswerDoesNotDependOnCutsCreditMistakesOrArrival) {
              .has_random_cuts = true,
              .max_inflight = max_inflight,
              .wrong_percent = wrong_percent});
+      }
+      RunAll(/*stagger=*/3);
+      for (auto& [id, proposer] : proposers_) ExpectSame(proposer.committed(), answers[id]);
+    }
+  }
+}
+
+TEST_F(WorkerTest, NeitherDoesTheAnswerOfASessionThatEditsLogits) {
+  const auto editing = [](uint64_t id) {
+    SessionOpening opening = Opening(id, kPromptLengths[id], 60);
+    opening.min_p = id == 1 ? 0.02f : 0.0f;
+    LogitRules& rules = opening.logit_rules;
+    if (id != 2) rules.repetition_penalty = 1.3f;
+    if (id % 2 == 0) rules.presence_penalty = 0.4f;
+    if (id != 0) rules.frequency_penalty = -0.2f + 0.2f * static_cast<float>(id);
+    rules.logit_bias = {{7, 2.0f}, {40, -100.0f}};
+    rules.min_tokens = 25;
+    opening.stop_token_ids = {7};
+    return opening;
+  };
+  std::vector<Answer> answers;
+  int changed = 0;
+  for (uint64_t id = 0; id < 5; ++id) {
+    answers.push_back(Reference(editing(id)));
+    EXPECT_GT(answers.back().token_ids.size(), 25u);
+    SessionOpening plain = editing(id);
+    plain.logit_rules = {};
+    changed += Reference(plain).token_ids != answers.back().token_ids ? 1 : 0;
+  }
+  EXPECT_EQ(changed, 5);
+  for (const int wrong_percent : {0, 15, 100}) {
+    for (const int blocks : {256, kContextLimit / kKvBlockTokens}) {
+      SCOPED_TRACE(absl::StrCat("wrong ", wrong_percent, " blocks ", blocks));
+      Start(96, blocks);
+      proposers_.clear();
+      for (uint64_t id = 0; id < 5; ++id) {
+        SessionOpening opening = editing(id);
+        const auto committed = static_cast<int64_t>(id % 3 * 7);
+        opening.committed_token_ids.assign(answers[id].token_ids.begin(),
+                                           answers[id].token_ids.begin() + committed);
+        Add(opening, answers[id],
+            {.window_size = 24, .has_random_cuts = true, .wrong_percent = wrong_percent});
       }
       RunAll(/*stagger=*/3);
       for (auto& [id, proposer] : proposers_) ExpectSame(proposer.committed(), answers[id]);
@@ -166,6 +209,26 @@ TEST_F(WorkerTest, WhatIsWrongEndsItsOwnSessionOnly) {
   opening.temperature = std::nanf("");
   open(opening);
   expect_error(104, kInvalid, "sampling.temperature");
+  opening = Opening(109, 5, 10);
+  opening.logit_rules.frequency_penalty = 2.5f;
+  open(opening);
+  expect_error(109, kInvalid, "sampling.frequency_penalty: must be between -2 and 2");
+  opening = Opening(120, 5, 10);
+  opening.min_p = -0.5f;
+  open(opening);
+  expect_error(120, kInvalid, "sampling.min_p");
+  opening = Opening(121, 5, 10);
+  opening.logit_rules.min_tokens = 11;
+  open(opening);
+  expect_error(121, kInvalid, "stop.min_tokens");
+  opening = Opening(122, 5, 10);
+  opening.stop_token_ids = std::vector<int32_t>(kMaxSessionStopTokenIds + 1, 3);
+  open(opening);
+  expect_error(122, kInvalid, "stop.stop_token_ids: has 129 ids; the limit is 128");
+  opening = Opening(123, 5, 10);
+  opening.stop_token_ids = {kVocabSize};
+  open(opening);
+  expect_error(123, kInvalid, "stop.stop_token_ids: token id 512");
   opening = Opening(105, 5, 10);
   opening.expected_fingerprint = "another";
   open(opening);

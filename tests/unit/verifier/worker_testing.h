@@ -79,8 +79,10 @@ class WorkerTest : public ::testing::Test {
     params.sampling = {.temperature = opening.temperature,
                        .top_k = opening.top_k,
                        .top_p = opening.top_p,
+                       .min_p = opening.min_p,
                        .seed = opening.seed,
                        .choice_index = opening.choice_index};
+    params.logit_rules = opening.logit_rules;
     params.max_tokens = opening.max_tokens;
     params.stop_token_ids = opening.stop_token_ids;
     return testing::RunCanonicalLoop(*model_, opening.prompt_token_ids, params);
