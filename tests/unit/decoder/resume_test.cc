@@ -22,7 +22,8 @@ class ResumeTest : public CoreTest {
   static std::string TextOfFirst(const GenerationRequest& request,
                                  const std::vector<int32_t>& token_ids, size_t count) {
     auto output = OutputStream::Create(TinyWorld::Get().tokenizer(), request.stop_strings,
-                                       request.stop_token_ids, request.max_tokens);
+                                       request.stop_token_ids, request.max_tokens,
+                                       request.logit_rules.min_tokens);
     std::string text;
     for (size_t i = 0; i < count; ++i) text += output->Push(token_ids[i]);
     return text;
@@ -91,6 +92,22 @@ TEST_F(ResumeTest, TheAnswerGoesOnInsideOfWhatBeginsAStopString) {
     ++stopped;
   }
   EXPECT_EQ(stopped, 2);
+}
+
+TEST_F(ResumeTest, ResumedTokensCountForPenaltiesAndMinTokens) {
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    GenerationRequest request = TestRequest(i, 40);
+    const std::vector<int32_t> neutral = TinyWorld::Get().Answer(request).token_ids;
+    request.logit_rules.repetition_penalty = 1.3f;
+    request.logit_rules.presence_penalty = 0.4f;
+    request.logit_rules.frequency_penalty = 0.2f;
+    request.logit_rules.min_tokens = 20;
+    for (int32_t id = 20; id < 512; id += 16) request.stop_token_ids.push_back(id);
+    ASSERT_NE(TinyWorld::Get().Answer(request).token_ids, neutral);
+    Create({.window_size = 7});
+    ResumeEverywhere(request);
+  }
 }
 
 TEST_F(ResumeTest, CandidatesFollowTheResumedTokens) {
