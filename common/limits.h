@@ -28,6 +28,7 @@ inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxFingerprintBytes = 256;
 inline constexpr int kMaxDetokenizeTokens = 1 << 17;
 inline constexpr int kMaxRequestIdBytes = 128;
+inline constexpr int kMaxPriority = 1000;  // and the least is its negative
 inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
 
 // Model directories.

@@ -95,6 +95,7 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   result.is_deterministic = request.is_deterministic();
   result.logprobs = request.logprobs();
+  result.priority = request.priority();
   if (request.has_expected_fingerprint()) {
     result.expected_fingerprint = request.expected_fingerprint();
   }

@@ -64,6 +64,9 @@ ABSL_FLAG(
     "Whether KV of finished and other requests serves those that begin with the same tokens.");
 ABSL_FLAG(int32_t, max_batch_size, 32, "Requests in one forward pass.");
 ABSL_FLAG(int32_t, max_batch_tokens, 256, "Rows in one forward pass, prompts included.");
+ABSL_FLAG(int32_t, prefill_chunk, 0,
+          "Rows one prompt takes of a forward pass before other prompts have theirs; 0: half of "
+          "max_batch_tokens.");
 ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
 ABSL_FLAG(int32_t, max_inflight_windows, 4, "Unanswered windows of one request, at most.");
 ABSL_FLAG(int32_t, max_window_age_ms, 250, "After this time a window is submitted, full or not.");
@@ -94,6 +97,8 @@ absl::Status CheckFlags() {
   RETURN_IF_ERROR(check("--max_batch_size", FLAGS_max_batch_size, 1, kMaxBatchSize));
   RETURN_IF_ERROR(check("--max_batch_tokens", FLAGS_max_batch_tokens,
                         absl::GetFlag(FLAGS_max_batch_size), kMaxBatchTokens));
+  RETURN_IF_ERROR(
+      check("--prefill_chunk", FLAGS_prefill_chunk, 0, absl::GetFlag(FLAGS_max_batch_tokens)));
   RETURN_IF_ERROR(check("--window_size", FLAGS_window_size, 1, kMaxWindowSize));
   RETURN_IF_ERROR(
       check("--max_inflight_windows", FLAGS_max_inflight_windows, 1, kMaxPendingWindows));
@@ -175,7 +180,8 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   const int32_t window_size = absl::GetFlag(FLAGS_window_size);
   DecoderEngineOptions options;
   options.core.scheduler = {.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens),
-                            .max_batch_size = absl::GetFlag(FLAGS_max_batch_size)};
+                            .max_batch_size = absl::GetFlag(FLAGS_max_batch_size),
+                            .prefill_chunk = absl::GetFlag(FLAGS_prefill_chunk)};
   options.core.sessions.window_size = window_size;
   options.core.sessions.failover_timeout =
       std::chrono::milliseconds(absl::GetFlag(FLAGS_failover_timeout_ms));

@@ -164,6 +164,11 @@ absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestL
   RETURN_IF_ERROR(ValidateSampling(request.sampling()));
   RETURN_IF_ERROR(ValidateStop(request.stop(), limits));
   RETURN_IF_ERROR(ValidateRules(request.sampling(), request.stop(), limits));
+  if (request.priority() < -kMaxPriority || request.priority() > kMaxPriority) {
+    return InvalidArgumentError(
+        "priority", absl::StrCat("must be from ", -kMaxPriority, " to ", kMaxPriority, ", not ",
+                                 request.priority()));
+  }
   if (request.has_expected_fingerprint()) {
     if (!request.is_deterministic()) {
       return InvalidArgumentError("expected_fingerprint",

@@ -36,6 +36,7 @@ void AddRequestFlags(FlagParser& parser, Request* request) {
   parser.Add("ignore_eos", &request->ignore_eos, "go on past the end of sequence");
   parser.Add("expected_fingerprint", &request->expected_fingerprint,
              "fail unless the verifiers have this fingerprint");
+  parser.Add("priority", &request->priority, "lower is sooner, from -1000 to 1000");
 }
 
 std::optional<int> ParseOrExit(FlagParser& parser, std::span<const std::string> arguments) {

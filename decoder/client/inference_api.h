@@ -49,6 +49,7 @@ struct Request {
   bool is_deterministic = false;
   bool logprobs = false;
   std::optional<std::string> expected_fingerprint;
+  std::optional<int32_t> priority;  // lower is sooner
   // Cancels the call once this many output tokens have come; Generate then returns CANCELLED.
   std::optional<int32_t> cancel_after_tokens;
   bool stream_candidates = false;

@@ -88,6 +88,7 @@ v1::GenerateRequest ToProto(const Request& request) {
   out.set_logprobs(request.logprobs);
   out.set_stream_candidates(request.stream_candidates);
   if (request.expected_fingerprint) out.set_expected_fingerprint(*request.expected_fingerprint);
+  if (request.priority) out.set_priority(*request.priority);
   return out;
 }
 

@@ -12,7 +12,10 @@
 namespace selfsame::decoder {
 namespace {
 
-constexpr int64_t kQueueFullRetryMs = 1000;
+// Bounds of the retry hint of a full queue, and what it is while nothing has left the queue.
+constexpr int64_t kMinQueueRetryMs = 50;
+constexpr int64_t kMaxQueueRetryMs = 60000;
+constexpr int64_t kQueueRetryMs = 1000;
 
 absl::Status CheckOptions(const DecoderEngineOptions& options, const PassLimits& limits) {
   const SchedulerOptions& scheduler = options.core.scheduler;
@@ -133,13 +136,20 @@ absl::StatusOr<uint64_t> DecoderEngine::Enqueue(GenerationRequest request,
   if (stats_.waiting_requests >= options_.max_waiting_requests) {
     return ResourceExhaustedError(
         absl::StrCat("the queue of ", options_.max_waiting_requests, " requests is full"),
-        kQueueFullRetryMs);
+        QueueRetryMs());
   }
   const uint64_t id = next_id_++;
   ++stats_.waiting_requests;
   inbox_.push_back(SubmitEvent{id, std::move(request), std::move(sink)});
   wake_.NotifyAll();
   return id;
+}
+
+// Until half of the queue has left: room for one comes sooner, but not for all that wait for it.
+int64_t DecoderEngine::QueueRetryMs() const {
+  const auto time = drain_rate_.TimeFor(stats_.waiting_requests / 2 + 1, clock_.Now());
+  if (!time) return kQueueRetryMs;
+  return std::clamp<int64_t>(time->count(), kMinQueueRetryMs, kMaxQueueRetryMs);
 }
 
 void DecoderEngine::Cancel(uint64_t id) { Push(CancelEvent{id}); }
@@ -238,6 +248,7 @@ void DecoderEngine::Report(const absl::Status& health) {
   MutexLock lock(mutex_);
   if (!health.ok()) health_ = UnavailableError("the decoder has lost its device");
   stats_ = core_->stats();
+  drain_rate_.Update(stats_.dequeued, clock_.Now());
   for (const Event& event : inbox_) {
     if (std::holds_alternative<SubmitEvent>(event)) ++stats_.waiting_requests;
   }

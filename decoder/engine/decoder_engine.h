@@ -15,6 +15,7 @@
 #include "common/model/model.h"
 #include "common/mutex.h"
 #include "common/tokenizer/tokenizer.h"
+#include "decoder/engine/drain_rate.h"
 #include "decoder/engine/engine.h"
 #include "decoder/engine/engine_core.h"
 #include "decoder/engine/types.h"
@@ -102,6 +103,8 @@ class DecoderEngine final : public Engine, public VerifierEvents {
                 std::unique_ptr<WindowPolicy> policy, const Clock& clock);
 
   absl::StatusOr<uint64_t> Enqueue(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
+  // When the queue is likely to have room for many of those that it refuses.
+  int64_t QueueRetryMs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(Event event);
   // A verdict or session error; when too many wait, the verifier counts as broken.
   void PushFromVerifier(int verifier, Event event);
@@ -132,7 +135,8 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   bool is_started_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  EngineStats stats_ ABSL_GUARDED_BY(mutex_);  // waiting requests include those in the inbox
+  DrainRate drain_rate_ ABSL_GUARDED_BY(mutex_);  // of the queue
+  EngineStats stats_ ABSL_GUARDED_BY(mutex_);     // waiting requests include those in the inbox
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
 };
 

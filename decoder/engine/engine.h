@@ -17,6 +17,7 @@ struct EngineStats {
   double kv_usage = 0.0;         // share of the KV blocks in use, 0 to 1
   int32_t free_kv_blocks = 0;    // cached ones included
   int32_t cached_kv_blocks = 0;  // of KV that no request has
+  int64_t dequeued = 0;          // requests that have left the queue for good, since the start
   int64_t preemptions = 0;       // requests whose state was freed to make room, since the start
   // Tokens of requests admitted, for the first time or again, since the start; and those of them
   // whose KV was found in the prefix cache.

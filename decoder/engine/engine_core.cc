@@ -14,6 +14,15 @@ void Earliest(std::optional<SteadyTime>& wake, std::optional<SteadyTime> other) 
   if (other && (!wake || *other < *wake)) wake = other;
 }
 
+// Ageing as a rank that never changes: of two requests the one with the lower priority value comes
+// first, unless it arrived later by more than that many kPriorityStep.
+int64_t RankOf(const Request& request) {
+  using std::chrono::microseconds;
+  const auto arrived_at =
+      request.arrived_at.time_since_epoch() + int64_t{request.params.priority} * kPriorityStep;
+  return std::chrono::duration_cast<microseconds>(arrived_at).count();
+}
+
 }  // namespace
 
 EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
@@ -65,6 +74,8 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
   }
   request.schedule.id = id;
   request.schedule.length = request.length();
+  request.schedule.priority = request.params.priority;
+  request.schedule.rank = RankOf(request);
   request.schedule.never_waits = !request.verification;
   request.schedule.token_at = [&request](int32_t position) { return request.TokenAt(position); };
   request.schedule.state = std::make_unique<PagedSequenceState>(blocks_);
@@ -252,6 +263,7 @@ void EngineCore::OpenSession(Request& request) {
 
 void EngineCore::Start(Request& request, std::string fingerprint) {
   request.has_started = true;
+  ++dequeued_;
   observer_.OnStarted(request.params.is_deterministic, clock_.Now() - request.arrived_at);
   request.sink->OnStarted({std::move(fingerprint)});
   // Where nothing is verified, tokens stand at once.
@@ -377,6 +389,7 @@ void EngineCore::Fail(Request& request, const absl::Status& status) {
 }
 
 void EngineCore::Release(Request& request) {
+  if (!request.has_started) ++dequeued_;
   sessions_.Close(request);
   scheduler_->Remove(&request.schedule);
   requests_.erase(request.id);
@@ -401,6 +414,7 @@ EngineStats EngineCore::stats() const {
   stats.kv_usage = 1.0 - static_cast<double>(blocks_.free_count()) / blocks_.block_count();
   stats.free_kv_blocks = blocks_.free_count();
   stats.cached_kv_blocks = blocks_.cached_count();
+  stats.dequeued = dequeued_;
   stats.preemptions = preemptions_;
   stats.prefix_queries = prefix_queries_;
   stats.prefix_hits = prefix_hits_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +24,9 @@
 #include "decoder/engine/window_policy.h"
 
 namespace selfsame::decoder {
+
+// What waiting for a step of priority is worth; GenerateRequest.priority says so to clients.
+inline constexpr std::chrono::milliseconds kPriorityStep{1000};
 
 struct CoreOptions {
   SchedulerOptions scheduler;
@@ -120,6 +124,7 @@ class EngineCore {
   std::map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<RequestRows> step_rows_;
   uint64_t step_number_ = 0;
+  int64_t dequeued_ = 0;
   int64_t preemptions_ = 0;
   int64_t prefix_queries_ = 0;
   int64_t prefix_hits_ = 0;

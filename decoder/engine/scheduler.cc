@@ -1,6 +1,7 @@
 #include "decoder/engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 
@@ -15,9 +16,24 @@ bool Contains(const std::vector<ScheduledRequest*>& requests, const ScheduledReq
 
 Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
   SELFSAME_CHECK(options.max_batch_size > 0 && options.max_batch_size <= options.max_batch_tokens);
+  SELFSAME_CHECK(options.prefill_chunk >= 0);
+  if (options_.prefill_chunk == 0) {
+    options_.prefill_chunk = std::max(1, options.max_batch_tokens / 2);
+  }
 }
 
-void Scheduler::Add(ScheduledRequest* request) { waiting_.push_back(request); }
+bool Scheduler::Precedes(const ScheduledRequest* a, const ScheduledRequest* b) {
+  return std::pair(a->rank, a->number) < std::pair(b->rank, b->number);
+}
+
+void Scheduler::Insert(std::vector<ScheduledRequest*>& requests, ScheduledRequest* request) {
+  requests.insert(std::upper_bound(requests.begin(), requests.end(), request, Precedes), request);
+}
+
+void Scheduler::Add(ScheduledRequest* request) {
+  request->number = next_number_++;
+  Insert(waiting_, request);
+}
 
 void Scheduler::Remove(ScheduledRequest* request) {
   const size_t count = std::erase(waiting_, request) + std::erase(running_, request);
@@ -51,24 +67,26 @@ void Scheduler::ChooseRunning(StepPlan& plan) {
 
 bool Scheduler::MakeRoom(ScheduledRequest& request, StepPlan& plan) {
   while (!request.state->Reserve(request.length)) {
-    ScheduledRequest* const youngest = running_.back();
-    if (PreemptIdle(request.never_waits || youngest->never_waits, plan)) continue;
-    Preempt(youngest, plan);
-    if (youngest == &request) return false;
+    ScheduledRequest* const last = running_.back();
+    if (PreemptIdle(request.never_waits || last->never_waits, plan)) continue;
+    Preempt(last, plan);
+    if (last == &request) return false;
   }
   return true;
 }
 
-// Nobody overtakes the first that lacks room, however little it needs itself. So those behind it
-// that never wait must not wait with it for idle requests' room, nor may the device.
+// Those behind the first that never wait must not wait with it for room that idle requests hold,
+// nor may the device.
 void Scheduler::Admit(StepPlan& plan) {
   // Whoever was just preempted would only be admitted again, and preempt the next; but a plan must
   // not stay empty for that.
   const std::vector<ScheduledRequest*> excluded =
       plan.rows.empty() ? std::vector<ScheduledRequest*>() : plan.preempted;
   bool is_any_excluded = false;
-  for (size_t i = 0; i < waiting_.size() && !IsFull(plan);) {
+  for (size_t i = 0; i < waiting_.size();) {
     ScheduledRequest* const request = waiting_[i];
+    // In a full batch it takes the place of the last, if that comes after it.
+    if (IsFull(plan) && !Precedes(request, plan.rows.back().request)) return;
     if (request->is_ready && Contains(excluded, request)) {
       if (request->never_waits) return;  // no idle request holds room any more
       is_any_excluded = true;
@@ -77,37 +95,67 @@ void Scheduler::Admit(StepPlan& plan) {
       ++i;
       continue;
     }
-    const bool takes_any =
-        plan.rows.empty() || std::any_of(waiting_.begin(), waiting_.end(),
-                                         [](const auto* other) { return other->never_waits; });
-    if (request->token_at != nullptr) {
-      request->state->TakeCached(request->token_at, request->length - 1);
-    }
-    while (!request->state->Reserve(request->length)) {
-      if (PreemptIdle(takes_any, plan)) continue;
-      request->state->Truncate(0);  // who waits holds nothing
-      return;
-    }
+    if (!MakeRoomFor(*request, plan)) return;
     // Preempted requests may have come before it.
     const auto place = std::find(waiting_.begin(), waiting_.end(), request);
     i = static_cast<size_t>(place - waiting_.begin());
     waiting_.erase(place);
-    running_.push_back(request);
+    Insert(running_, request);
+    request->has_run = true;
     plan.admitted.push_back(request);
     std::erase(plan.preempted, request);
-    plan.rows.push_back({request});
+    if (IsFull(plan)) plan.rows.pop_back();
+    const auto after = std::find_if(plan.rows.begin(), plan.rows.end(), [&](const auto& rows) {
+      return Precedes(request, rows.request);
+    });
+    plan.rows.insert(after, {request});
   }
+}
+
+bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
+  const bool is_any_unwilling = std::any_of(waiting_.begin(), waiting_.end(),
+                                            [](const auto* other) { return other->never_waits; });
+  if (waiting.token_at != nullptr) waiting.state->TakeCached(waiting.token_at, waiting.length - 1);
+  while (!waiting.state->Reserve(waiting.length)) {
+    if (PreemptIdle(is_any_unwilling || plan.rows.empty(), plan)) continue;
+    // Age alone takes nothing from those that run: they would only come back and be computed twice.
+    // Nor does one that has lost its state, else two might take it from each other for ever.
+    ScheduledRequest* const last = running_.empty() ? nullptr : running_.back();
+    if (last == nullptr || waiting.has_run || last->priority <= waiting.priority ||
+        !Precedes(&waiting, last)) {
+      waiting.state->Truncate(0);  // who waits holds nothing
+      return false;
+    }
+    std::erase_if(plan.rows, [&](const auto& rows) { return rows.request == last; });
+    Preempt(last, plan);
+  }
+  return true;
 }
 
 void Scheduler::DistributeRows(StepPlan& plan) const {
   int32_t spare = options_.max_batch_tokens - static_cast<int32_t>(plan.rows.size());
+  const auto lacking = [](const StepPlan::Rows& rows) {
+    return rows.request->length - rows.request->state->length() - rows.row_count;
+  };
+  const auto give = [&](StepPlan::Rows& rows, int32_t limit) {
+    const int32_t given = std::min({lacking(rows), spare, limit});
+    rows.row_count += given;
+    spare -= given;
+  };
+  std::vector<StepPlan::Rows*> prompts;  // in order
   for (StepPlan::Rows& rows : plan.rows) {
-    const int32_t needed = rows.request->length - rows.request->state->length();
-    SELFSAME_CHECK(needed > 0);
-    rows.row_count = std::min(needed, 1 + spare);
-    rows.is_sampled = rows.row_count == needed;
-    spare -= rows.row_count - 1;
+    rows.row_count = 1;
+    SELFSAME_CHECK(lacking(rows) >= 0);
+    if (lacking(rows) > 0) prompts.push_back(&rows);
   }
+  if (!prompts.empty()) {
+    std::vector<StepPlan::Rows*> shortest_first = prompts;
+    std::stable_sort(shortest_first.begin() + 1, shortest_first.end(),
+                     [&](const auto* a, const auto* b) { return lacking(*a) < lacking(*b); });
+    for (StepPlan::Rows* rows : shortest_first) give(*rows, options_.prefill_chunk - 1);
+    for (StepPlan::Rows* rows : prompts) give(*rows, spare);
+  }
+  for (StepPlan::Rows& rows : plan.rows) rows.is_sampled = lacking(rows) == 0;
 }
 
 bool Scheduler::PreemptIdle(bool takes_any, StepPlan& plan) {
@@ -122,7 +170,7 @@ bool Scheduler::PreemptIdle(bool takes_any, StepPlan& plan) {
 void Scheduler::Preempt(ScheduledRequest* request, StepPlan& plan) {
   request->state->Truncate(0);
   std::erase(running_, request);
-  waiting_.push_front(request);
+  Insert(waiting_, request);
   plan.preempted.push_back(request);
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,6 +12,9 @@ namespace selfsame::decoder {
 struct SchedulerOptions {
   int32_t max_batch_tokens = 0;  // rows of a step
   int32_t max_batch_size = 0;    // requests with rows in a step, at most max_batch_tokens
+  // Rows that one prompt takes of a step before others that prefill have had theirs; 0: half of
+  // max_batch_tokens.
+  int32_t prefill_chunk = 0;
 };
 
 // What the scheduler knows of one request. The owner keeps `length`, `is_ready` and `is_stalled`
@@ -32,6 +34,13 @@ struct ScheduledRequest {
   // The token at a position below `length`, by which the prefix cache is searched on admission;
   // null: it is not.
   std::function<int32_t(int32_t position)> token_at;
+  // A request that has not run yet takes the room of those that do and have a greater priority.
+  int32_t priority = 0;
+  // The order among requests: lower first, and those added first among equals. Does not change.
+  int64_t rank = 0;
+  // The scheduler's own: number of addition, and whether it has ever been admitted.
+  uint64_t number = 0;
+  bool has_run = false;
   std::unique_ptr<SequenceState> state;
 };
 
@@ -41,7 +50,7 @@ struct StepPlan {
     int32_t row_count = 0;    // positions [state->length(), state->length() + row_count)
     bool is_sampled = false;  // the last row is that of the last known token
   };
-  std::vector<Rows> rows;                    // room for them is reserved
+  std::vector<Rows> rows;                    // in order; room for them is reserved
   std::vector<ScheduledRequest*> admitted;   // for the first time or again
   std::vector<ScheduledRequest*> preempted;  // their state is freed
 };
@@ -50,11 +59,16 @@ struct StepPlan {
 // and leave at any step; prompts are prefilled in chunks beside the others' decoding. No I/O, no
 // clock, one thread. Does not own the requests, which must stay until removed.
 //
-// Order is first come, first served. Admission needs room for every token known, of which the
-// prefix cache may have a part computed already, though never the last one; when room runs short
-// later, the request admitted last loses its state and waits at the head of the queue, and is
-// recomputed. The oldest always has room, if memory holds one request of full length, so that all
-// finish. A request that never waits loses its state only after all those that are not ready.
+// Order is by rank, which never changes: where it is the time of arrival, first come, first served.
+// Nobody overtakes the first that waits and is ready. Admission needs room for every token known,
+// of which the prefix cache may have a part computed already, though never the last one. When room
+// runs short, the last of those that run loses its state and waits again, and is recomputed. The
+// first always has room, if memory holds one request of full length, so that all finish. A request
+// that never waits loses its state only after all those that are not ready.
+//
+// Rows of a step: one for each request that takes part, so that no prompt holds up decoding; then
+// up to a chunk for the first prompt, which so cannot starve; then up to a chunk for each other,
+// those that lack least first, so that short prompts do not wait for long ones; then the rest.
 //
 // Virtual so that a test can put a worse one in its place.
 class Scheduler {
@@ -74,12 +88,15 @@ class Scheduler {
   int32_t running_count() const { return static_cast<int32_t>(running_.size()); }
 
  private:
-  // Each of the running that is ready takes part, oldest first, as far as the batch goes.
+  static bool Precedes(const ScheduledRequest* a, const ScheduledRequest* b);
+  static void Insert(std::vector<ScheduledRequest*>& requests, ScheduledRequest* request);
+  // Each of the running that is ready takes part, in order, as far as the batch goes.
   void ChooseRunning(StepPlan& plan);
   // Takes from others what a running request lacks. False when it has lost its own state instead.
   bool MakeRoom(ScheduledRequest& request, StepPlan& plan);
   void Admit(StepPlan& plan);
-  // One row for each, and what is left of the budget to those that prefill.
+  // The same for a waiting one. False when it finds no room.
+  bool MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan);
   void DistributeRows(StepPlan& plan) const;
   // Frees the state of a request that is not ready: a stalled one, or any if `takes_any`. False
   // when there is none.
@@ -88,8 +105,9 @@ class Scheduler {
   bool IsFull(const StepPlan& plan) const;
 
   SchedulerOptions options_;
-  std::deque<ScheduledRequest*> waiting_;   // head first
-  std::vector<ScheduledRequest*> running_;  // in order of admission
+  uint64_t next_number_ = 1;
+  std::vector<ScheduledRequest*> waiting_;  // in order
+  std::vector<ScheduledRequest*> running_;  // in order
 };
 
 }  // namespace selfsame::decoder

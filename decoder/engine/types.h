@@ -29,6 +29,7 @@ struct GenerationRequest {
   std::vector<int32_t> stop_token_ids;  // end-of-sequence ids included unless ignored; sorted
   bool is_deterministic = false;
   bool logprobs = false;
+  int32_t priority = 0;  // lower is sooner
   std::optional<std::string> expected_fingerprint;
   bool stream_candidates = false;  // deterministic requests only
   // Output tokens the client has from an earlier stream: committed, fewer than max_tokens. They are

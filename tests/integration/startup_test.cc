@@ -150,6 +150,7 @@ TEST(DecoderStartupTest, BadFlagsNameFlagAndLimit) {
   for (const Case& bad :
        {Case{"--max_batch_size=0", "--max_batch_size: must be between 1 and 4096, not 0"},
         Case{"--max_batch_tokens=1", "--max_batch_tokens: must be between 32 and 65536, not 1"},
+        Case{"--prefill_chunk=257", "--prefill_chunk: must be between 0 and 256, not 257"},
         Case{"--max_inflight_windows=0", "--max_inflight_windows: must be between 1 and 64"},
         Case{"--max_window_age_ms=0", "--max_window_age_ms: must be between 1 and 3600000"},
         Case{"--max_queue=0", "--max_queue: must be between 1 and 65536, not 0"},

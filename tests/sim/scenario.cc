@@ -47,6 +47,7 @@ DecoderSetup DrawDecoder(Random random, int32_t context_limit, bool is_patient) 
   setup.core.scheduler.max_batch_size = random.Skewed(1, 12);
   setup.core.scheduler.max_batch_tokens =
       setup.core.scheduler.max_batch_size + random.Skewed(0, 64);
+  setup.core.scheduler.prefill_chunk = random.Below(setup.core.scheduler.max_batch_tokens + 1);
   setup.core.sessions.window_size = setup.windows.window_size;
   setup.core.sessions.failover_timeout =
       is_patient ? kPatience : milliseconds(random.Skewed(50, 3000));
@@ -117,6 +118,7 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
   if (random.Chance(800)) request.stop_token_ids.push_back(kEndToken);
   if (random.Chance(100)) request.stop_token_ids.push_back(kFirstLetter);
   request.logprobs = random.Chance(500);
+  if (random.Chance(300)) request.priority = random.Between(-3, 3);
   request.is_deterministic = can_be_deterministic && random.Chance(700);
   if (random.Chance(300)) request.min_p = 0.1f;
   if (random.Chance(400)) request.logit_rules = DrawLogitRules(random, request.max_tokens);

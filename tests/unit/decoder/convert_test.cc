@@ -67,6 +67,7 @@ TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
   request.set_is_deterministic(true);
   request.set_logprobs(true);
   request.set_expected_fingerprint("abc");
+  request.set_priority(-3);
   request.mutable_sampling()->set_top_p(0.25f);
   request.mutable_stop()->set_max_tokens(12);
   request.mutable_stop()->add_stop("\n\n");
@@ -77,6 +78,7 @@ TEST(ToGenerationRequestTest, CarriesWhatTheRequestSets) {
   EXPECT_TRUE(result.is_deterministic);
   EXPECT_TRUE(result.logprobs);
   EXPECT_EQ(result.expected_fingerprint, "abc");
+  EXPECT_EQ(result.priority, -3);
   EXPECT_EQ(result.top_p, 0.25f);
   EXPECT_EQ(result.max_tokens, 12);
   EXPECT_THAT(result.stop_strings, ElementsAre("\n\n"));

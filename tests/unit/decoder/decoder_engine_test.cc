@@ -168,6 +168,28 @@ TEST_F(DecoderEngineTest, AFullQueueIsRefusedWithAHintToTryLater) {
   EXPECT_TRUE(absl::IsUnavailable(second->status));
 }
 
+TEST_F(DecoderEngineTest, TheRetryHintIsMeasured) {
+  DecoderEngineOptions options = Options();
+  options.max_waiting_requests = 2;
+  Create(options);
+  Start(1);
+  for (int i = 0; i < 20; ++i) Submit(Ordinary(1, 5))->WaitUntilDone();
+  // Ones that stay, until the queue is full.
+  absl::Status full;
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 100 && full.ok(); ++i) {
+    auto sink = std::make_shared<RecordingSink>();
+    full = engine_->Submit(Ordinary(1, 180), sink).status();
+    if (full.ok()) sinks.push_back(sink);
+  }
+  ASSERT_TRUE(absl::IsResourceExhausted(full)) << full;
+  // Twenty left in less than a few seconds, and two are half of the queue.
+  ASSERT_TRUE(RetryAfterMsOf(full).has_value());
+  EXPECT_GE(*RetryAfterMsOf(full), 50);
+  EXPECT_LT(*RetryAfterMsOf(full), 1000);
+  for (const auto& sink : sinks) sink->WaitUntilDone();
+}
+
 TEST_F(DecoderEngineTest, DrainRefusesNewRequestsAndLetsTheOthersFinish) {
   Create();
   Start(1);

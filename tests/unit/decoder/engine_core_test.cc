@@ -196,6 +196,70 @@ TEST_F(CoreTest, ADeadlineEndsARequest) {
   ExpectNothingLeft();
 }
 
+TEST_F(CoreTest, ADeadlineEndsARequestInTheQueue) {
+  Create({.max_batch_size = 1});
+  GenerationRequest long_request = TestRequest(1, 100);
+  long_request.is_deterministic = false;
+  const auto running = Submit(long_request);
+  StepCore();
+  std::vector<std::shared_ptr<RecordingSink>> queued;
+  for (const bool is_deterministic : {false, true}) {
+    GenerationRequest request = TestRequest(2, 10);
+    request.is_deterministic = is_deterministic;
+    request.deadline = clock_.Now() + std::chrono::milliseconds(20);
+    queued.push_back(Submit(request));
+  }
+  for (int i = 0; i < 21; ++i) StepCore();
+  EXPECT_FALSE(running->is_done());
+  for (const auto& sink : queued) {
+    ASSERT_TRUE(sink->is_done());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(sink->status)) << sink->status;
+    EXPECT_FALSE(sink->started.has_value());
+  }
+  EXPECT_EQ(core_->stats().waiting_requests, 0);
+  EXPECT_EQ(core_->stats().dequeued, 3);
+  RunAll({running});
+  ExpectNothingLeft();
+}
+
+// The bound: its priority's worth of waiting, and then what came before that.
+TEST_F(CoreTest, AStreamOfSoonerRequestsDoesNotStarveALaterOne) {
+  Create({.max_batch_size = 1});
+  GenerationRequest request = TestRequest(0, 3);
+  request.is_deterministic = false;
+  request.priority = 2;
+  const auto late = Submit(request);
+  request.priority = 0;
+  const SteadyTime begin = clock_.Now();
+  while (!late->is_done()) {
+    while (core_->stats().running_requests + core_->stats().waiting_requests < 4) Submit(request);
+    StepCore();
+    clock_.Advance(std::chrono::milliseconds(9));
+    ASSERT_LT(clock_.Now() - begin, 2 * kPriorityStep + std::chrono::milliseconds(300));
+  }
+  EXPECT_GE(clock_.Now() - begin, 2 * kPriorityStep);
+  EXPECT_TRUE(late->complete.has_value());
+}
+
+TEST_F(CoreTest, AnUrgentRequestTakesTheRoomOfOthersAndTheirAnswersStand) {
+  Create({.kv_block_count = 16, .max_batch_size = 4});
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(TestRequest(5, 100));  // prompts of 66 tokens: three fill the memory
+    requests.back().prompt_token_ids[0] = 10 + i;  // nothing is shared
+    requests.back().priority = i < 4 ? 10 : -10;
+    sinks.push_back(Submit(requests.back()));
+    if (i == 3) RunUntil([&] { return sinks[0]->token_ids.size() >= 4; });
+  }
+  const int64_t before = core_->stats().preemptions;
+  StepCore();
+  EXPECT_TRUE(sinks[4]->started.has_value());
+  EXPECT_GT(core_->stats().preemptions, before);
+  RunAll(sinks);
+  for (size_t i = 0; i < sinks.size(); ++i) ExpectCanonical(*sinks[i], requests[i]);
+}
+
 TEST_F(CoreTest, NoModelRowsAreTakenWhileTheVerifierIsSilentAndOrdinaryRequestsGoOn) {
   Create({.window_size = 4});
   auto deterministic = Submit(TestRequest(1, 100));

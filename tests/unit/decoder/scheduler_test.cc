@@ -23,8 +23,10 @@ class SchedulerTest : public ::testing::Test {
     scheduler_ = std::make_unique<Scheduler>(options);
   }
 
-  ScheduledRequest* Add(int32_t length) {
+  ScheduledRequest* Add(int32_t length, int64_t rank = 0, int32_t priority = 0) {
     auto request = std::make_unique<ScheduledRequest>();
+    request->rank = rank;
+    request->priority = priority;
     request->id = requests_.size();
     request->length = length;
     request->state = std::make_unique<PagedSequenceState>(*pool_);
@@ -106,7 +108,7 @@ TEST_F(SchedulerTest, DecodesBesideAPrefillAndJoinsAtOnce) {
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 7)));
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 7)));
   Add(2);
-  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 6), P(2, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 5), P(2, 2)));
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1), P(2, 1)));
 }
 
@@ -152,7 +154,7 @@ TEST_F(SchedulerTest, WaitingRequestsThatAreNotReadyAreOvertaken) {
   Add(1);
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1)));
   a->is_ready = true;
-  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 1), P(0, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
 }
 
 TEST_F(SchedulerTest, NobodyOvertakesAReadyHeadOfTheQueueThatNeedsRoom) {
@@ -284,6 +286,88 @@ TEST_F(SchedulerTest, ARollbackIsRecomputedFromTheTruncatedState) {
   EXPECT_TRUE(plan.rows[0].is_sampled);
 }
 
+TEST_F(SchedulerTest, ShortPromptsDoNotWaitForLongOnes) {
+  Create({.max_batch_tokens = 32, .max_batch_size = 8, .prefill_chunk = 8});
+  Add(1000);
+  Add(1000);
+  Add(1000);
+  Add(7);
+  Add(9);
+  // A row each; a chunk for the first; then the shortest, and what is left in that order.
+  const StepPlan plan = Step();
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(0, 8), P(1, 8), P(2, 1), P(3, 7), P(4, 8)));
+  EXPECT_TRUE(plan.rows[3].is_sampled);
+  EXPECT_TRUE(Step().rows[4].is_sampled);
+}
+
+TEST_F(SchedulerTest, AStreamOfShortPromptsDoesNotStarveALongOne) {
+  Create({.max_batch_tokens = 16, .max_batch_size = 8, .prefill_chunk = 4});
+  ScheduledRequest* const longest = Add(200);
+  int steps = 0;
+  while (longest->state->length() < 199) {
+    while (scheduler_->running_count() + scheduler_->waiting_count() < 8) Add(30);
+    Step();
+    ++steps;
+    for (const auto& request : requests_) {
+      if (request.get() == longest || request->length <= 30) continue;
+      scheduler_->Remove(request.get());
+      request->length = 0;
+    }
+    ASSERT_LT(steps, 60) << "a chunk of four rows a step";
+  }
+}
+
+TEST_F(SchedulerTest, RequestsAreAdmittedInOrderOfRank) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 1});
+  ScheduledRequest* const running = Add(1, /*rank=*/0);
+  Step();
+  Add(1, /*rank=*/5);
+  Add(1, /*rank=*/3);
+  Add(1, /*rank=*/3);
+  scheduler_->Remove(running);
+  for (const uint64_t id : {2, 3, 1}) {
+    EXPECT_THAT(RowsOf(Step()), ElementsAre(P(id, 1)));
+    scheduler_->Remove(requests_[id].get());
+  }
+}
+
+TEST_F(SchedulerTest, AFullBatchMakesPlaceForALowerRankAndKeepsTheOthersState) {
+  Create({.max_batch_tokens = 8, .max_batch_size = 2});
+  Add(1, /*rank=*/0);
+  ScheduledRequest* const last = Add(1, /*rank=*/10, /*priority=*/1);
+  Step();
+  ScheduledRequest* const urgent = Add(1, /*rank=*/5);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(2, 1)));
+  EXPECT_GT(last->state->length(), 0);
+  scheduler_->Remove(urgent);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
+}
+
+TEST_F(SchedulerTest, RoomIsTakenFromTheHighestRank) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  ScheduledRequest* const first = Add(10, /*rank=*/7);
+  Add(16, /*rank=*/2);
+  Step();
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(first));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(1, 1)));
+}
+
+TEST_F(SchedulerTest, AWaitingRequestTakesRoomFromAGreaterPriorityOnly) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/2);
+  ScheduledRequest* const running = Add(20, /*rank=*/10, /*priority=*/1);
+  Step();
+  ScheduledRequest* const older = Add(20, /*rank=*/5, /*priority=*/1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1))) << "age alone takes nothing";
+  scheduler_->Remove(older);
+  Add(20, /*rank=*/11, /*priority=*/0);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1))) << "nor does priority against rank";
+  Add(20, /*rank=*/9, /*priority=*/0);
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(running));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(3, 20)));
+}
+
 // Everybody finishes, in spite of shortage, pauses and stalls.
 TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
@@ -303,7 +387,8 @@ TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
       ASSERT_LT(++steps, 5000);
       if (goals.size() < 20 && random(3) == 0) {
         const auto length = static_cast<int32_t>(1 + random(40));
-        Add(length);
+        const auto priority = static_cast<int32_t>(random(3));
+        Add(length, steps + 10 * priority, priority);
         goals.push_back(length + 1 + static_cast<int32_t>(random(50)));
       }
       for (size_t i = 0; i < goals.size(); ++i) {

@@ -188,6 +188,10 @@ INSTANTIATE_TEST_SUITE_P(
                      r.mutable_stop()->set_min_tokens(6);
                    },
                    "stop.min_tokens", "max_tokens, which is 5"},
+        BadRequest{"PriorityTooLow", [](auto& r) { r.set_priority(-1001); }, "priority",
+                   "from -1000 to 1000"},
+        BadRequest{"PriorityTooHigh", [](auto& r) { r.set_priority(1001); }, "priority",
+                   "from -1000 to 1000"},
         BadRequest{"FingerprintOfAnOrdinaryRequest",
                    [](auto& r) { r.set_expected_fingerprint("abc"); }, "expected_fingerprint",
                    "needs is_deterministic"},
