@@ -290,7 +290,11 @@ absl::Status Serve(ShutdownSignal& shutdown) {
                                   }
                                   return states;
                                 },
-                            .random = [&random] { return random.Next(); }});
+                            .random = [&random] { return random.Next(); },
+                            .on_refused =
+                                [&metrics](bool is_deterministic, absl::StatusCode code) {
+                                  metrics.OnRefused(is_deterministic, code);
+                                }});
   engine->Start({client_views.begin(), client_views.end()});
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Server> server,

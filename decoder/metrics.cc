@@ -131,7 +131,8 @@ struct DecoderMetrics::Handles {
                                 "Index in its window of the first candidate that differs.",
                                 WithZero(CountBounds()))),
         verify(r.AddHistogram("selfsame_verify_latency_seconds",
-                              "From submitting a window to its verdict.", DurationBounds())),
+                              "From submitting a window to its commit or rollback.",
+                              DurationBounds())),
         opening(r.AddHistogram("selfsame_session_opening_seconds",
                                "From opening a session to its first verdict.", DurationBounds())) {}
 
@@ -242,7 +243,9 @@ void DecoderMetrics::OnWindow(int32_t size) {
 void DecoderMetrics::OnRedecoded() { handles_->redecoded.Increment(); }
 
 void DecoderMetrics::OnVerdict(const VerdictReport& verdict) {
-  (verdict.is_opening ? handles_->opening : handles_->verify).Observe(Seconds(verdict.latency));
+  if (verdict.outcome != Outcome::kDiscarded) {
+    (verdict.is_opening ? handles_->opening : handles_->verify).Observe(Seconds(verdict.latency));
+  }
   if (verdict.is_rollback) handles_->rollbacks.Increment();
   handles_->rolled_back.Increment(static_cast<uint64_t>(verdict.dropped));
   if (verdict.is_opening) return;

@@ -251,27 +251,38 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const auto call = std::make_shared<GenerateCall>(dependencies_.engine);
   call->Hold();
-  absl::StatusOr<ReceivedGeneration> received = ReceiveGeneration(*context, *bytes);
-  absl::Status status = received.status();
+  ReceivedGeneration received;
+  absl::Status status = ReceiveGeneration(*context, *bytes, received);
+  const bool is_deterministic = received.request.is_deterministic();
   if (status.ok()) {
-    const size_t text_bytes = TextBytes(received->request);
-    status = RunEncoding(text_bytes, [this, call, received = *std::move(received)] {
-      if (!call->HasEnded()) call->Start(PrepareGeneration(received));
+    const size_t text_bytes = TextBytes(received.request);
+    status = RunEncoding(text_bytes, [this, call, received = std::move(received)] {
+      absl::StatusOr<GenerationRequest> request = CancelledError("the client is gone");
+      if (!call->HasEnded()) request = PrepareGeneration(received);
+      if (!request.ok()) CountRefusal(received.request.is_deterministic(), request.status());
+      call->Start(std::move(request));
     });
   }
-  if (!status.ok()) call->OnError(status);
+  if (!status.ok()) {
+    CountRefusal(is_deterministic, status);
+    call->OnError(status);
+  }
   // Not over before gRPC has seen this pointer: until then the call keeps itself alive.
   return call.get();
 }
 
-absl::StatusOr<InferenceService::ReceivedGeneration> InferenceService::ReceiveGeneration(
-    grpc::CallbackServerContext& context, const grpc::ByteBuffer& bytes) const {
-  ReceivedGeneration received;
+void InferenceService::CountRefusal(bool is_deterministic, const absl::Status& status) const {
+  if (dependencies_.on_refused) dependencies_.on_refused(is_deterministic, status.code());
+}
+
+absl::Status InferenceService::ReceiveGeneration(grpc::CallbackServerContext& context,
+                                                 const grpc::ByteBuffer& bytes,
+                                                 ReceivedGeneration& received) const {
   ASSIGN_OR_RETURN(received.request_id, ResolveRequestId(context));
   RETURN_IF_ERROR(Parse(bytes, received.request));
   RETURN_IF_ERROR(ValidateGenerate(received.request, options_.limits));
   received.deadline = DeadlineOf(context);
-  return received;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GenerationRequest> InferenceService::PrepareGeneration(

@@ -38,6 +38,9 @@ struct ServiceDependencies {
   std::function<std::vector<VerifierState>()> verifier_states;
   // Seeds and request ids; safe from any thread.
   std::function<uint64_t()> random;
+  // Told of each Generate call that ends before the engine has seen it; null: nobody is. Any
+  // thread.
+  std::function<void(bool is_deterministic, absl::StatusCode)> on_refused = nullptr;
 };
 
 // The gRPC edge of Inference: validates, converts, hands over to the engine, writes what comes
@@ -72,8 +75,10 @@ class InferenceService final
     std::optional<SteadyTime> deadline;
     v1::GenerateRequest request;
   };
-  absl::StatusOr<ReceivedGeneration> ReceiveGeneration(grpc::CallbackServerContext& context,
-                                                       const grpc::ByteBuffer& bytes) const;
+  // Fills `received` as far as the call is sound.
+  absl::Status ReceiveGeneration(grpc::CallbackServerContext& context,
+                                 const grpc::ByteBuffer& bytes, ReceivedGeneration& received) const;
+  void CountRefusal(bool is_deterministic, const absl::Status& status) const;
   absl::StatusOr<GenerationRequest> PrepareGeneration(const ReceivedGeneration& received) const;
   // Runs `encode` at once when `text_bytes` are few, else on the thread for long texts;
   // RESOURCE_EXHAUSTED, with `encode` dropped, when too many of these wait.

@@ -53,6 +53,12 @@ struct VerifierMetrics::Handles {
                                  DurationBounds())),
         queue_time(r.AddHistogram("selfsame_verifier_queue_seconds",
                                   "How long a pass's oldest row had waited.", DurationBounds())),
+        window_queue_time(r.AddHistogram("selfsame_verifier_window_queue_seconds",
+                                         "From a window's arrival to the pass that takes it.",
+                                         DurationBounds())),
+        window_pass_time(r.AddHistogram("selfsame_verifier_window_pass_seconds",
+                                        "The pass's forward, once for each of its windows.",
+                                        DurationBounds())),
         fill(r.AddHistogram("selfsame_verifier_pass_fill", "Share of a pass's rows in use.",
                             {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0})),
         pass_rows(r.AddHistogram("selfsame_verifier_pass_rows", "Rows of a pass, without padding.",
@@ -77,6 +83,8 @@ struct VerifierMetrics::Handles {
   Counter& padding_rows;
   Histogram& pass_time;
   Histogram& queue_time;
+  Histogram& window_queue_time;
+  Histogram& window_pass_time;
   Histogram& fill;
   Histogram& pass_rows;
 };
@@ -126,6 +134,11 @@ void VerifierMetrics::OnPass(const PassReport& pass) {
   handles_->prefill_rows.Increment(static_cast<uint64_t>(pass.prefill_rows));
   handles_->padding_rows.Increment(static_cast<uint64_t>(pass.rung - row_count));
   handles_->rebuilds.Increment(static_cast<uint64_t>(pass.rebuilt_sessions));
+}
+
+void VerifierMetrics::OnWindow(const WindowReport& window) {
+  handles_->window_queue_time.Observe(Seconds(window.queue_time));
+  handles_->window_pass_time.Observe(Seconds(window.pass_time));
 }
 
 void VerifierMetrics::OnStore(const StoreReport& store) {

@@ -19,6 +19,7 @@ class VerifierMetrics final : public EngineObserver {
   void OnSessionError() override;
   void OnVerdict(Outcome outcome, bool is_opening) override;
   void OnPass(const PassReport& pass) override;
+  void OnWindow(const WindowReport& window) override;
   void OnStore(const StoreReport& store) override;
 
  private:

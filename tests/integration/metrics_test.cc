@@ -12,16 +12,15 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/integration/cluster.h"
+#include "tests/integration/metrics_reader.h"
 #include "tests/integration/workload.h"
 #include "tests/testing/http_get.h"
 
 namespace selfsame::testing {
 namespace {
 
-constexpr char kMetricsOn[] = "metrics on ";
 constexpr char kPrometheus[] = "/usr/bin/prometheus";
 constexpr std::chrono::seconds kPatience{60};
 
@@ -109,12 +108,6 @@ class Prometheus {
   std::unique_ptr<ChildProcess> process_;
   std::string address_;
 };
-
-std::string MetricsAddress(ChildProcess& process) {
-  const auto line = process.ReadLine();
-  EXPECT_TRUE(line.ok() && absl::StartsWith(*line, kMetricsOn)) << line.status();
-  return line.ok() ? line->substr(sizeof(kMetricsOn) - 1) : "";
-}
 
 // What the client saw.
 struct Figures {
@@ -234,6 +227,14 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
   p.Expect("selfsame_verifier_sessions_opened_total", a.requests);
   p.Expect("selfsame_verifier_verdicts_total{outcome=\"opening\"}", a.requests);
   p.Expect("selfsame_verifier_verdicts_total{outcome!=\"opening\"}", windows);
+  // A window that was decided waited, was in a pass, and came back.
+  p.Expect(
+      "sum(selfsame_verifier_verdicts_total{outcome=~\"commit|rollback\"}) -"
+      " sum(selfsame_verifier_window_queue_seconds_count)",
+      0);
+  p.Expect(
+      "selfsame_verifier_window_queue_seconds_count - selfsame_verifier_window_pass_seconds_count",
+      0);
   p.Expect("selfsame_verifier_sessions", 0);
   p.ExpectPositive("selfsame_verifier_rows_total{kind=\"window\"}");
   p.Expect("selfsame_verifier_pass_seconds_count - selfsame_verifier_queue_seconds_count", 0);
@@ -272,6 +273,12 @@ TEST_F(MetricsTest, CancelsAndRefusalsHaveTheirOutcome) {
   prometheus_->Expect("selfsame_requests_total{outcome=\"cancelled\",is_deterministic=\"false\"}",
                       1);
   prometheus_->Expect("selfsame_num_requests_running", 0);
+
+  auto wrong = MakeRequests(1, 20)[0];
+  wrong.mutable_sampling()->set_top_p(2);
+  EXPECT_FALSE(cluster_->client().Generate(wrong).status.ok());
+  prometheus_->Expect(
+      "selfsame_requests_total{outcome=\"invalid_argument\",is_deterministic=\"true\"}", 1);
 
   auto unfit = MakeRequests(1, 20)[0];
   unfit.set_expected_fingerprint("another");

@@ -17,6 +17,12 @@ struct PassReport {
   int32_t rebuilt_sessions = 0;  // whose KV had been taken away and is computed again
 };
 
+// A window that was decided in a pass.
+struct WindowReport {
+  std::chrono::nanoseconds queue_time{0};  // from its arrival to the pass's begin
+  std::chrono::nanoseconds pass_time{0};
+};
+
 // What the verifier holds between passes.
 struct StoreReport {
   int32_t sessions = 0;
@@ -40,6 +46,7 @@ class EngineObserver {
   virtual void OnSessionError() {}
   virtual void OnVerdict(Outcome, bool /*is_opening*/) {}
   virtual void OnPass(const PassReport&) {}
+  virtual void OnWindow(const WindowReport&) {}
   // After each turn of the engine's loop.
   virtual void OnStore(const StoreReport&) {}
 };

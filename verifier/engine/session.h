@@ -51,6 +51,7 @@ class Session {
   size_t pending_count() const { return pending_.size(); }
   // Rows of pending window `index`: one a candidate, fewer where an end must come before.
   int32_t window_rows(size_t index) const;
+  SteadyTime window_arrival(size_t index) const { return pending_[index].arrived; }
   // The token at a position below the committed length plus all pending candidates.
   int32_t TokenAt(int32_t position) const;
   // How the token after `position` is chosen, given all tokens up to there. Its edits are valid

@@ -239,6 +239,10 @@ void Worker::Report(const std::vector<Run>& runs, int32_t rung, SteadyTime now) 
         std::max<std::chrono::nanoseconds>(report.oldest_wait, now - session.waiting_since());
     const bool is_window = run.planned.window_count > 0;
     (is_window ? report.window_rows : report.prefill_rows) += run.planned.row_count;
+    for (size_t i = 0; i < static_cast<size_t>(run.planned.window_count); ++i) {
+      observer_->OnWindow(
+          {.queue_time = now - session.window_arrival(i), .pass_time = report.duration});
+    }
     if (session.is_open() && run.is_fresh && !is_window) ++report.rebuilt_sessions;
   }
   observer_->OnPass(report);

@@ -117,7 +117,12 @@ class ServiceTest : public ::testing::Test {
                                                                      .fingerprint = "f",
                                                                      .last_error = ""}};
                                 },
-                            .random = [] { return kSeed; }});
+                            .random = [] { return kSeed; },
+                            .on_refused =
+                                [this](bool is_deterministic, absl::StatusCode code) {
+                                  if (code != absl::StatusCode::kInvalidArgument) return;
+                                  ++(is_deterministic ? deterministic_refusals_ : refusals_);
+                                }});
     auto server = GrpcServer::Start("127.0.0.1:0", {service_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -133,6 +138,8 @@ class ServiceTest : public ::testing::Test {
     return request;
   }
 
+  std::atomic<int> refusals_ = 0;
+  std::atomic<int> deterministic_refusals_ = 0;
   FakeEngine engine_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<InferenceService> service_;
@@ -246,6 +253,24 @@ TEST_F(ServiceTest, WhatTheEngineRefusesIsTold) {
   const absl::Status status = FromGrpcStatus(reader->Finish());
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(RetryAfterMsOf(status), 500);
+}
+
+TEST_F(ServiceTest, WhatTheEngineNeverSeesIsCounted) {
+  const auto fail = [this](const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = stub_->Generate(&context, request);
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  };
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_top_p(2);
+  fail(request);
+  EXPECT_EQ(refusals_, 1);
+  request = Request();
+  request.set_is_deterministic(true);
+  request.mutable_stop()->set_max_tokens(kContextLimit);
+  fail(request);
+  EXPECT_EQ(refusals_, 1);
+  EXPECT_EQ(deterministic_refusals_, 1);
 }
 
 TEST_F(ServiceTest, ClientThatGoesAwayIsCancelledInTheEngine) {
