@@ -1,5 +1,6 @@
 #include "decoder/response_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/check.h"
@@ -24,7 +25,24 @@ void Merge(v1::Chunk& previous, const v1::Chunk& next) {
 
 }  // namespace
 
+bool ResponseQueue::IsOfUse(const v1::GenerateResponse& response) {
+  if (response.has_retract()) {
+    if (response.retract().length() >= shown_length_) return false;
+    shown_length_ = response.retract().length();
+  } else if (response.has_chunk()) {
+    const v1::Chunk& chunk = response.chunk();
+    const int32_t end = chunk.first_position() + chunk.token_ids_size();
+    if (chunk.is_candidate()) {
+      const bool follows = shown_length_ < 0 || chunk.first_position() == shown_length_;
+      if (!follows || size_bytes_ > limit_bytes_ / 2) return false;
+    }
+    shown_length_ = std::max(shown_length_, end);
+  }
+  return true;
+}
+
 bool ResponseQueue::Push(v1::GenerateResponse response) {
+  if (!IsOfUse(response)) return true;
   const auto size_bytes = static_cast<int64_t>(response.ByteSizeLong());
   if (size_bytes_ + size_bytes > limit_bytes_) return false;
   size_bytes_ += size_bytes;

@@ -8,7 +8,9 @@
 namespace selfsame::decoder {
 
 // The messages one client has yet to be sent. Neighbouring chunks of tokens that stand are merged,
-// so that a client that reads slowly gets fewer, longer ones. Not thread safe.
+// so that a client that reads slowly gets fewer, longer ones. Candidates are only a preview: one
+// that reads too slowly for them does without until what it is shown is right again. Not thread
+// safe.
 class ResponseQueue {
  public:
   explicit ResponseQueue(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
@@ -23,6 +25,9 @@ class ResponseQueue {
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
+  // Whether an event has a meaning for the client, given what it is shown; notes what it is shown
+  // then.
+  bool IsOfUse(const v1::GenerateResponse& response);
   struct Entry {
     v1::GenerateResponse response;
     int64_t size_bytes = 0;  // at most; merging drops headers
@@ -31,6 +36,8 @@ class ResponseQueue {
   const int64_t limit_bytes_;
   std::deque<Entry> waiting_;
   int64_t size_bytes_ = 0;
+  // Where the tokens end that the client has been or will be sent, candidates included; -1: none.
+  int32_t shown_length_ = -1;
 };
 
 }  // namespace selfsame::decoder

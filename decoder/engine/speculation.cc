@@ -22,7 +22,7 @@ absl::Status Broken(const Verdict& verdict, const std::string& what) {
 
 Speculation::Speculation(SpeculationParams params)
     : params_(std::move(params)),
-      output_(params_.resumed_tokens),
+      output_(std::move(params_.resumed_tokens)),
       committed_count_(output_count()),
       decoded_length_(length()) {
   SELFSAME_CHECK(params_.prompt_length > 0 && output_count() < params_.max_tokens);

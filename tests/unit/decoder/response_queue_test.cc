@@ -20,6 +20,18 @@ v1::GenerateResponse Chunk(int position, int token, const std::string& text) {
   return response;
 }
 
+v1::GenerateResponse Candidate(int position, int token) {
+  v1::GenerateResponse response = Chunk(position, token, "b");
+  response.mutable_chunk()->set_is_candidate(true);
+  return response;
+}
+
+v1::GenerateResponse Retract(int length) {
+  v1::GenerateResponse response;
+  response.mutable_retract()->set_length(length);
+  return response;
+}
+
 v1::GenerateResponse Complete() {
   v1::GenerateResponse response;
   response.mutable_complete()->set_output_tokens(1);
@@ -58,9 +70,7 @@ TEST(ResponseQueueTest, CandidatesStayOneByOne) {
   ResponseQueue queue(1 << 10);
   ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
   for (int i = 0; i < 2; ++i) {
-    v1::GenerateResponse candidate = Chunk(11 + i, 2 + i, "b");
-    candidate.mutable_chunk()->set_is_candidate(true);
-    ASSERT_TRUE(queue.Push(candidate));
+    ASSERT_TRUE(queue.Push(Candidate(11 + i, 2 + i)));
   }
   ASSERT_TRUE(queue.Push(Chunk(13, 4, "c")));
   EXPECT_FALSE(queue.Pop().chunk().is_candidate());
@@ -70,6 +80,33 @@ TEST(ResponseQueueTest, CandidatesStayOneByOne) {
     EXPECT_THAT(candidate.token_ids(), ElementsAre(2 + i));
   }
   EXPECT_THAT(queue.Pop().chunk().token_ids(), ElementsAre(4));
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(ResponseQueueTest, AClientTooSlowForCandidatesGetsThoseThatFollowWhatItHas) {
+  ResponseQueue queue(400);
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  int sent = 0;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(queue.Push(Candidate(11 + i, i)));
+  EXPECT_LE(queue.size_bytes(), 250);
+  queue.Pop();
+  for (; !queue.empty(); ++sent) EXPECT_EQ(queue.Pop().chunk().first_position(), 11 + sent);
+  ASSERT_GT(sent, 1);
+  ASSERT_LT(sent, 50);
+  // There is room again, but between what it has and this one some are missing.
+  ASSERT_TRUE(queue.Push(Candidate(111, 100)));
+  EXPECT_TRUE(queue.empty());
+  // Of what it never got nothing is taken back.
+  ASSERT_TRUE(queue.Push(Retract(60)));
+  EXPECT_TRUE(queue.empty());
+  ASSERT_TRUE(queue.Push(Retract(12)));
+  EXPECT_EQ(queue.Pop().retract().length(), 12);
+  v1::GenerateResponse committed = Chunk(11, 0, "b");
+  committed.mutable_chunk()->add_token_ids(7);
+  ASSERT_TRUE(queue.Push(committed));
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), 2);
+  ASSERT_TRUE(queue.Push(Candidate(13, 8)));
+  EXPECT_EQ(queue.Pop().chunk().first_position(), 13);
   EXPECT_TRUE(queue.empty());
 }
 
