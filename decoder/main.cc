@@ -168,7 +168,6 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, Sche
                               .cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs),
                               .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(source, limits, std::move(ops)));
-  RETURN_IF_ERROR(model->WarmUp());
   return model;
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -170,6 +171,13 @@ class Ops {
 
   virtual void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) = 0;
+
+  // How often a pass must run until it runs as it will whenever it comes again: a device may record
+  // it first.
+  virtual int32_t runs_to_settle() const { return 1; }
+  // Row counts up to `max_rows` that are worth a pass before the first request, because the device
+  // measures or loads something for each.
+  virtual std::vector<int32_t> WarmUpRowCounts(int32_t /*max_rows*/) const { return {1}; }
 
   // Opens a pass; the row ops below then work on its rows. REQUIRES: no pass is open.
   virtual void BeginPass(const Pass& pass) = 0;

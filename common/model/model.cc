@@ -1,5 +1,7 @@
 #include "common/model/model.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -151,19 +153,30 @@ void Model::MlpBlock(const LayerWeights& layer, int32_t rows) {
   ops_->ReduceRanks(Rows(projected_), int64_t{rows} * config_.hidden_size);
 }
 
-absl::Status Model::WarmUp() {
-  ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> kv, CreateKvCache(1));
-  const int32_t zero = 0;
-  const SequenceRows sequence{
-      .first_row = 0, .row_count = 1, .first_position = 0, .block_table = &zero};
-  const SampleRow greedy;
-  SampledToken sampled;
-  return Run({.row_count = 1,
-              .token_ids = {&zero, 1},
-              .positions = {&zero, 1},
-              .sequences = {&sequence, 1},
-              .logit_rows = {&zero, 1}},
-             *kv, {&greedy, 1}, {&sampled, 1});
+absl::Status Model::WarmUp(KvCache& kv) {
+  const int32_t most = std::min({limits_.max_rows, limits_.max_logit_rows, kv.block_count()});
+  for (const int32_t row_count : ops_->WarmUpRowCounts(most)) {
+    const auto rows = static_cast<size_t>(row_count);
+    const std::vector<int32_t> zeros(rows, 0);
+    std::vector<int32_t> indices(rows);  // of rows, and of the block each has for itself
+    std::iota(indices.begin(), indices.end(), 0);
+    std::vector<SequenceRows> sequences;
+    for (const int32_t& index : indices) {
+      sequences.push_back(
+          {.first_row = index, .row_count = 1, .first_position = 0, .block_table = &index});
+    }
+    const std::vector<SampleRow> greedy(rows);
+    std::vector<SampledToken> sampled(rows);
+    for (int32_t i = 0; i < ops_->runs_to_settle(); ++i) {
+      RETURN_IF_ERROR(Run({.row_count = row_count,
+                           .token_ids = zeros,
+                           .positions = zeros,
+                           .sequences = sequences,
+                           .logit_rows = indices},
+                          kv, greedy, sampled));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<float> Model::CopyLogits(int32_t logit_rows) {

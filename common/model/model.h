@@ -33,8 +33,9 @@ class Model : public ForwardModel {
   absl::Status Run(const Pass& pass, KvCache& kv, std::span<const SampleRow> sampling,
                    std::span<SampledToken> out) override;
 
-  // Runs one row, so that a device measures and loads what it needs before the first request.
-  absl::Status WarmUp();
+  // Runs passes of single rows, so that a device measures, loads and records what it needs before
+  // the first request. `kv` is the cache it will serve with; its first blocks are overwritten.
+  absl::Status WarmUp(KvCache& kv);
 
   // The logits of the latest pass: [logit_rows, vocab_size], copied to host memory.
   std::vector<float> CopyLogits(int32_t logit_rows);

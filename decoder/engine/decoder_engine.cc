@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> DecoderEngine::Create(
     std::unique_ptr<WindowPolicy> policy, const Clock& clock) {
   RETURN_IF_ERROR(CheckOptions(options, model->limits()));
   ASSIGN_OR_RETURN(auto kv, model->CreateKvCache(options.kv_block_count));
+  RETURN_IF_ERROR(model->WarmUp(*kv));
   return std::unique_ptr<DecoderEngine>(new DecoderEngine(options, std::move(model), std::move(kv),
                                                           tokenizer, std::move(policy), clock));
 }

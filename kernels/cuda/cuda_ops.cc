@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ namespace {
 // Changes whenever a kernel's bits may change.
 constexpr int kArithmeticVersion = 1;
 constexpr int kMinMajorCapability = 8;
+// Larger passes are rarely of single rows.
+constexpr int32_t kMaxWarmUpRows = 128;
 // Rows × splits of a pass whose attention may be spread over several blocks, at most.
 constexpr int32_t kMaxPartialRows = 4096;
 
@@ -122,6 +125,19 @@ class CudaOps final : public Ops {
     Note(cudaMemcpyAsync(to_host, from_device, size_bytes, cudaMemcpyDeviceToHost, stream_.get()),
          "copying to the host");
     Wait();
+  }
+
+  int32_t runs_to_settle() const override {
+    return options_.use_graphs ? PassGraphs::kRunsToSettle : 1;
+  }
+
+  std::vector<int32_t> WarmUpRowCounts(int32_t max_rows) const override {
+    std::vector<int32_t> counts;
+    for (int32_t rows = 1; rows <= std::min(max_rows, kMaxWarmUpRows); ++rows) {
+      const int32_t rounded = RoundedRows(rows, max_rows);
+      if (counts.empty() || rounded > counts.back()) counts.push_back(rounded);
+    }
+    return counts;
   }
 
   void BeginPass(const Pass& pass) override {

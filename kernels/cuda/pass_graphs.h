@@ -49,6 +49,9 @@ int32_t RoundedRows(int32_t rows, int32_t max_rows);
 // One thread. A lost device shows in the next wait.
 class PassGraphs {
  public:
+  // The run from which on a list is a graph.
+  static constexpr int32_t kRunsToSettle = 2;
+
   PassGraphs() = default;
   ~PassGraphs();
   PassGraphs(const PassGraphs&) = delete;

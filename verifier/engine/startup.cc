@@ -53,6 +53,7 @@ absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupO
   ASSIGN_OR_RETURN(Authority authority,
                    ProveAuthority(options.source, *parts.model, options.window_size));
   ASSIGN_OR_RETURN(auto kv, parts.model->CreateKvCache(block_count));
+  RETURN_IF_ERROR(parts.model->WarmUp(*kv));
   VerifierInfo info{.fingerprint = std::move(authority.fingerprint),
                     .arithmetic = arithmetic_id,
                     .context_limit = context_limit,
