@@ -22,6 +22,8 @@ inline constexpr int kMaxChoices = 64;
 inline constexpr int kMaxTopLogprobs = 20;
 // Logprobs of one prompt, alternatives included: they travel in one message.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 20;
+// Prompt tokens in one message to a client, echoed or with logprobs.
+inline constexpr int kMaxPromptPieceTokens = 1024;
 inline constexpr float kMaxPenalty = 2.0f;  // presence and frequency; the lowest is -2
 inline constexpr float kMaxLogitBias = 100.0f;
 inline constexpr int kMaxLogitBiases = 1024;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/limits.h"
+#include "common/rpc/logprobs.h"
 
 namespace selfsame::decoder {
 namespace {
@@ -56,6 +57,22 @@ LogitRules ToLogitRules(const v1::SamplingParams& sampling, const v1::StopCondit
   return rules;
 }
 
+absl::Status ReadAlternatives(const v1::Verdict& verdict, Verdict& result) {
+  if (verdict.top_logprobs_size() != 0 && verdict.top_logprobs_size() != verdict.logprobs_size()) {
+    return Malformed(verdict, absl::StrCat(verdict.top_logprobs_size(), " top_logprobs for ",
+                                           verdict.logprobs_size(), " logprobs"));
+  }
+  for (const v1::TopLogprobs& top : verdict.top_logprobs()) {
+    ASSIGN_OR_RETURN(result.top_logprobs.emplace_back(), selfsame::FromProto(top));
+  }
+  if (!verdict.has_prompt_logprobs()) return absl::OkStatus();
+  if (result.window_id != 0 || verdict.prompt_logprobs().first_position() != 1) {
+    return Malformed(verdict, "prompt_logprobs do not belong here");
+  }
+  ASSIGN_OR_RETURN(result.prompt_logprobs, selfsame::FromProto(verdict.prompt_logprobs()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 RequestDefaults ToRequestDefaults(const GenerationDefaults& defaults) {
@@ -96,6 +113,8 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
   result.is_deterministic = request.is_deterministic();
   result.logprobs = request.logprobs();
   result.priority = request.priority();
+  result.top_logprobs = request.top_logprobs();
+  if (request.has_prompt_logprobs()) result.prompt_logprobs = request.prompt_logprobs();
   if (request.has_expected_fingerprint()) {
     result.expected_fingerprint = request.expected_fingerprint();
   }
@@ -124,23 +143,28 @@ v1::Started ToProto(const GenerationRequest& request) {
   return started;
 }
 
-v1::Chunk ToProto(const ChunkEvent& event) {
+v1::Chunk ToProto(const ChunkEvent& event, int32_t choice_index) {
   v1::Chunk chunk;
   chunk.set_first_position(event.first_position);
   chunk.mutable_token_ids()->Add(event.token_ids.begin(), event.token_ids.end());
   chunk.mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
   chunk.set_text(event.text);
   chunk.set_is_candidate(event.is_candidate);
+  chunk.set_choice_index(choice_index);
+  for (const TopLogprobs& top : event.top_logprobs) {
+    *chunk.add_top_logprobs() = selfsame::ToProto(top);
+  }
   return chunk;
 }
 
-v1::Retract ToProto(const RetractEvent& event) {
+v1::Retract ToProto(const RetractEvent& event, int32_t choice_index) {
   v1::Retract retract;
   retract.set_length(event.length);
+  retract.set_choice_index(choice_index);
   return retract;
 }
 
-v1::Complete ToProto(const CompleteEvent& event, uint64_t seed) {
+v1::Complete ToProto(const CompleteEvent& event, uint64_t seed, int32_t choice_index) {
   v1::Complete complete;
   complete.set_finish_reason(event.reason == FinishReason::kStop ? v1::FINISH_REASON_STOP
                                                                  : v1::FINISH_REASON_LENGTH);
@@ -159,6 +183,7 @@ v1::Complete ToProto(const CompleteEvent& event, uint64_t seed) {
   complete.set_verifier_cached_prompt_tokens(event.verifier_cached_prompt_tokens);
   complete.set_seed(seed);
   complete.set_fingerprint(event.fingerprint);
+  complete.set_choice_index(choice_index);
   return complete;
 }
 
@@ -187,6 +212,8 @@ v1::OpenSession ToProto(const SessionOpening& opening) {
   stop.set_min_tokens(rules.min_tokens);
   stop.mutable_stop_token_ids()->Add(opening.stop_token_ids.begin(), opening.stop_token_ids.end());
   result.set_choice_index(opening.choice_index);
+  result.set_top_logprobs(opening.top_logprobs);
+  if (opening.prompt_logprobs) result.set_prompt_logprobs(*opening.prompt_logprobs);
   if (opening.expected_fingerprint.has_value()) {
     result.set_expected_fingerprint(*opening.expected_fingerprint);
   }
@@ -234,6 +261,7 @@ absl::StatusOr<Verdict> FromProto(const v1::Verdict& verdict) {
     return Malformed(verdict, absl::StrCat(verdict.logprobs_size(), " logprobs"));
   }
   result.logprobs.assign(verdict.logprobs().begin(), verdict.logprobs().end());
+  RETURN_IF_ERROR(ReadAlternatives(verdict, result));
   return result;
 }
 

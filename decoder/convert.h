@@ -39,9 +39,9 @@ GenerationRequest ToGenerationRequest(const v1::GenerateRequest& request,
 
 // The first message of a stream, all but the fingerprint.
 v1::Started ToProto(const GenerationRequest& request);
-v1::Chunk ToProto(const ChunkEvent& event);
-v1::Retract ToProto(const RetractEvent& event);
-v1::Complete ToProto(const CompleteEvent& event, uint64_t seed);
+v1::Chunk ToProto(const ChunkEvent& event, int32_t choice_index);
+v1::Retract ToProto(const RetractEvent& event, int32_t choice_index);
+v1::Complete ToProto(const CompleteEvent& event, uint64_t seed, int32_t choice_index);
 
 v1::OpenSession ToProto(const SessionOpening& opening);
 v1::SubmitWindow ToProto(const Window& window);

@@ -8,11 +8,12 @@
 namespace selfsame::decoder {
 namespace {
 
-// Whether `next` goes on right where `previous` ends. Candidates come one by one, so that each can
-// be taken back with its text.
+// Whether `next` goes on right where `previous` ends, in the same choice. Candidates come one by
+// one, so that each can be taken back with its text.
 bool CanMerge(const v1::GenerateResponse& previous, const v1::GenerateResponse& next) {
   return previous.has_chunk() && next.has_chunk() && !previous.chunk().is_candidate() &&
          !next.chunk().is_candidate() &&
+         previous.chunk().choice_index() == next.chunk().choice_index() &&
          previous.chunk().first_position() + previous.chunk().token_ids_size() ==
              next.chunk().first_position();
 }
@@ -20,6 +21,7 @@ bool CanMerge(const v1::GenerateResponse& previous, const v1::GenerateResponse& 
 void Merge(v1::Chunk& previous, const v1::Chunk& next) {
   previous.mutable_token_ids()->MergeFrom(next.token_ids());
   previous.mutable_logprobs()->MergeFrom(next.logprobs());
+  previous.mutable_top_logprobs()->MergeFrom(next.top_logprobs());
   previous.mutable_text()->append(next.text());
 }
 
@@ -46,11 +48,12 @@ bool ResponseQueue::Push(v1::GenerateResponse response) {
   const auto size_bytes = static_cast<int64_t>(response.ByteSizeLong());
   if (size_bytes_ + size_bytes > limit_bytes_) return false;
   size_bytes_ += size_bytes;
-  if (!waiting_.empty() && CanMerge(waiting_.back().response, response)) {
+  if (!waiting_.empty() && !is_sealed_ && CanMerge(waiting_.back().response, response)) {
     Merge(*waiting_.back().response.mutable_chunk(), response.chunk());
     waiting_.back().size_bytes += size_bytes;
   } else {
     waiting_.push_back({std::move(response), size_bytes});
+    is_sealed_ = false;
   }
   return true;
 }

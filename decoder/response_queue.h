@@ -20,9 +20,14 @@ class ResponseQueue {
   // REQUIRES: not empty.
   v1::GenerateResponse Pop();
   void Clear();
+  // Nothing that is pushed later is merged with what waits now.
+  void Seal() { is_sealed_ = true; }
+  // Lets `size_bytes` more wait.
+  void RaiseLimit(int64_t size_bytes) { limit_bytes_ += size_bytes; }
 
   bool empty() const { return waiting_.empty(); }
   int64_t size_bytes() const { return size_bytes_; }
+  int64_t limit_bytes() const { return limit_bytes_; }
 
  private:
   // Whether an event has a meaning for the client, given what it is shown; notes what it is shown
@@ -33,11 +38,12 @@ class ResponseQueue {
     int64_t size_bytes = 0;  // at most; merging drops headers
   };
 
-  const int64_t limit_bytes_;
+  int64_t limit_bytes_;
   std::deque<Entry> waiting_;
   int64_t size_bytes_ = 0;
   // Where the tokens end that the client has been or will be sent, candidates included; -1: none.
   int32_t shown_length_ = -1;
+  bool is_sealed_ = false;  // the last of `waiting_` takes nothing in
 };
 
 }  // namespace selfsame::decoder

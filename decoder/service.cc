@@ -1,6 +1,5 @@
 #include "decoder/service.h"
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/support/slice.h>
 
 #include <chrono>
@@ -9,27 +8,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/errors.h"
 #include "common/limits.h"
-#include "common/mutex.h"
 #include "common/rpc/grpc_status.h"
-#include "decoder/response_queue.h"
+#include "common/tokenizer/streaming_decoder.h"
+#include "decoder/byte_buffer.h"
+#include "decoder/generate_call.h"
 
 namespace selfsame::decoder {
 namespace {
 
 constexpr char kRequestIdKey[] = "x-request-id";
-
-template <typename Message>
-grpc::ByteBuffer Serialize(const Message& message) {
-  grpc::ByteBuffer buffer;
-  bool owns_buffer = false;
-  const grpc::Status status =
-      grpc::SerializationTraits<Message>::Serialize(message, &buffer, &owns_buffer);
-  SELFSAME_CHECK(status.ok());
-  return buffer;
-}
 
 absl::Status Parse(const grpc::ByteBuffer& buffer, google::protobuf::Message& message) {
   grpc::Slice bytes;
@@ -65,179 +54,24 @@ size_t TextBytes(const v1::TokenizeRequest& request) {
   return request.has_chat() ? TextBytes(request.chat()) : request.text().size();
 }
 
-// One Generate call. The engine and gRPC hold it together: it lives until the call is over and the
-// engine has let go of it.
-class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                           public GenerationSink,
-                           public std::enable_shared_from_this<GenerateCall> {
- public:
-  explicit GenerateCall(Engine& engine) : engine_(engine), queue_(kMaxUnsentResponseBytes) {}
-
-  // What gRPC holds, until OnDone. Called once, before anything else.
-  void Hold() { self_ = shared_from_this(); }
-
-  // Hands the request to the engine, or ends the call with the error.
-  void Start(absl::StatusOr<GenerationRequest> request) {
-    if (!request.ok()) {
-      OnError(request.status());
-      return;
+// The prompt as the client gets it back: its tokens, and their text with special tokens written
+// out.
+std::vector<v1::GenerateResponse> MakeEcho(const Tokenizer& tokenizer,
+                                           const std::vector<int32_t>& prompt) {
+  std::vector<v1::GenerateResponse> pieces;
+  StreamingDecoder decoder(&tokenizer, /*skip_special_tokens=*/false);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i % kMaxPromptPieceTokens == 0) {
+      pieces.emplace_back().mutable_chunk()->set_first_position(static_cast<int32_t>(i));
     }
-    started_ = ToProto(*request);
-    seed_ = request->seed;
-    const absl::StatusOr<uint64_t> id = engine_.Submit(*std::move(request), shared_from_this());
-    if (!id.ok()) {
-      OnError(id.status());
-      return;
-    }
-    bool is_unwanted = false;
-    {
-      MutexLock lock(mutex_);
-      engine_id_ = *id;
-      is_unwanted = is_unwanted_;
-    }
-    // The client may have gone while the prompt was tokenised.
-    if (is_unwanted) engine_.Cancel(*id);
+    v1::Chunk& chunk = *pieces.back().mutable_chunk();
+    chunk.add_token_ids(prompt[i]);
+    // A model may have more tokens than its tokeniser has texts.
+    if (prompt[i] < tokenizer.vocab_size()) chunk.mutable_text()->append(decoder.Push(prompt[i]));
   }
-
-  // The client is gone, or the call has failed.
-  bool HasEnded() {
-    MutexLock lock(mutex_);
-    return end_.has_value();
-  }
-
-  // Events of the engine.
-  void OnStarted(const StartedEvent& event) override {
-    v1::GenerateResponse response;
-    *response.mutable_started() = started_;
-    response.mutable_started()->set_fingerprint(event.fingerprint);
-    Send(std::move(response));
-  }
-
-  void OnChunk(ChunkEvent event) override {
-    v1::GenerateResponse response;
-    *response.mutable_chunk() = ToProto(event);
-    Send(std::move(response));
-  }
-
-  void OnRetract(const RetractEvent& event) override {
-    v1::GenerateResponse response;
-    *response.mutable_retract() = ToProto(event);
-    Send(std::move(response));
-  }
-
-  void OnComplete(const CompleteEvent& event) override {
-    v1::GenerateResponse response;
-    *response.mutable_complete() = ToProto(event, seed_);
-    Send(std::move(response));
-    End(absl::OkStatus());
-  }
-
-  void OnError(const absl::Status& status) override { End(status); }
-
-  // Reactions of gRPC.
-  void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-      if (!ok) {
-        // The client is gone; OnCancel tells the engine.
-        queue_.Clear();
-        if (!end_.has_value()) end_ = CancelledError("the client is gone");
-      }
-    }
-    Advance();
-  }
-
-  void OnCancel() override {
-    End(CancelledError("the client is gone"));
-    CancelInEngine();
-  }
-
-  void OnDone() override {
-    // The last reference may be this one.
-    const std::shared_ptr<GenerateCall> self = std::move(self_);
-  }
-
- private:
-  void Send(v1::GenerateResponse response) {
-    {
-      MutexLock lock(mutex_);
-      if (end_.has_value()) return;
-      if (!queue_.Push(std::move(response))) {
-        queue_.Clear();
-        end_ = ResourceExhaustedError(
-            absl::StrCat("the client reads too slowly: more than ", kMaxUnsentResponseBytes,
-                         " bytes of its answer wait"),
-            kSlowClientRetryMs);
-        // A sink must not call the engine; another thread does.
-        overflow_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [weak = weak_from_this()](bool) {
-          if (const auto self = weak.lock()) self->CancelInEngine();
-        });
-      }
-    }
-    Advance();
-  }
-
-  void End(const absl::Status& status) {
-    {
-      MutexLock lock(mutex_);
-      if (!end_.has_value()) end_ = status;
-    }
-    Advance();
-  }
-
-  void CancelInEngine() {
-    std::optional<uint64_t> id;
-    {
-      MutexLock lock(mutex_);
-      is_unwanted_ = true;
-      id = engine_id_;
-    }
-    if (id.has_value()) engine_.Cancel(*id);
-  }
-
-  // Starts whatever is next, if nothing is in progress: a write, the status, or both at once. The
-  // thread that sets is_writing_ or is_finished_ is the one that may touch outgoing_.
-  void Advance() {
-    bool has_message = false;
-    std::optional<grpc::Status> status;
-    {
-      MutexLock lock(mutex_);
-      if (is_writing_ || is_finished_) return;
-      if (!queue_.empty()) {
-        outgoing_ = Serialize(queue_.Pop());
-        has_message = true;
-        is_writing_ = true;
-      }
-      if (queue_.empty() && end_.has_value()) {
-        status = ToGrpcStatus(*end_);
-        is_finished_ = true;
-      }
-    }
-    if (has_message && status.has_value()) {
-      StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), *std::move(status));
-    } else if (has_message) {
-      StartWrite(&outgoing_);
-    } else if (status.has_value()) {
-      Finish(*std::move(status));
-    }
-  }
-
-  Engine& engine_;
-  std::shared_ptr<GenerateCall> self_;  // gRPC's reference, until OnDone
-  v1::Started started_;
-  uint64_t seed_ = 0;
-  grpc::ByteBuffer outgoing_;
-  grpc::Alarm overflow_;
-
-  Mutex mutex_;
-  ResponseQueue queue_ ABSL_GUARDED_BY(mutex_);
-  std::optional<uint64_t> engine_id_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // set: no more events count
-  bool is_unwanted_ ABSL_GUARDED_BY(mutex_) = false;         // nobody waits for events
-  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
-};
+  pieces.back().mutable_chunk()->mutable_text()->append(decoder.Finish());
+  return pieces;
+}
 
 }  // namespace
 
@@ -257,7 +91,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   if (status.ok()) {
     const size_t text_bytes = TextBytes(received.request);
     status = RunEncoding(text_bytes, [this, call, received = std::move(received)] {
-      absl::StatusOr<GenerationRequest> request = CancelledError("the client is gone");
+      absl::StatusOr<PreparedGeneration> request = CancelledError("the client is gone");
       if (!call->HasEnded()) request = PrepareGeneration(received);
       if (!request.ok()) CountRefusal(received.request.is_deterministic(), request.status());
       call->Start(std::move(request));
@@ -265,7 +99,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   }
   if (!status.ok()) {
     CountRefusal(is_deterministic, status);
-    call->OnError(status);
+    call->Fail(status);
   }
   // Not over before gRPC has seen this pointer: until then the call keeps itself alive.
   return call.get();
@@ -285,17 +119,19 @@ absl::Status InferenceService::ReceiveGeneration(grpc::CallbackServerContext& co
   return absl::OkStatus();
 }
 
-absl::StatusOr<GenerationRequest> InferenceService::PrepareGeneration(
+absl::StatusOr<PreparedGeneration> InferenceService::PrepareGeneration(
     const ReceivedGeneration& received) const {
   const v1::GenerateRequest& request = received.request;
   ASSIGN_OR_RETURN(std::vector<int32_t> prompt, encoder_.Encode(request));
   RETURN_IF_ERROR(ValidateLengths(static_cast<int64_t>(prompt.size()), request, options_.limits));
-  GenerationRequest result =
-      ToGenerationRequest(request, std::move(prompt), options_.defaults,
-                          options_.limits.context_limit, dependencies_.random());
-  RETURN_IF_ERROR(ValidateResume(request, result.temperature, result.max_tokens));
-  result.request_id = received.request_id;
-  result.deadline = received.deadline;
+  PreparedGeneration result;
+  if (request.echo()) result.echo = MakeEcho(dependencies_.tokenizer, prompt);
+  if (request.has_n()) result.choice_count = request.n();
+  result.request = ToGenerationRequest(request, std::move(prompt), options_.defaults,
+                                       options_.limits.context_limit, dependencies_.random());
+  RETURN_IF_ERROR(ValidateResume(request, result.request.temperature, result.request.max_tokens));
+  result.request.request_id = received.request_id;
+  result.request.deadline = received.deadline;
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/convert.h"
 #include "decoder/engine/engine.h"
+#include "decoder/generate_call.h"
 #include "decoder/prompt_encoder.h"
 #include "decoder/validate.h"
 #include "decoder/verifier_client.h"
@@ -79,7 +80,7 @@ class InferenceService final
   absl::Status ReceiveGeneration(grpc::CallbackServerContext& context,
                                  const grpc::ByteBuffer& bytes, ReceivedGeneration& received) const;
   void CountRefusal(bool is_deterministic, const absl::Status& status) const;
-  absl::StatusOr<GenerationRequest> PrepareGeneration(const ReceivedGeneration& received) const;
+  absl::StatusOr<PreparedGeneration> PrepareGeneration(const ReceivedGeneration& received) const;
   // Runs `encode` at once when `text_bytes` are few, else on the thread for long texts;
   // RESOURCE_EXHAUSTED, with `encode` dropped, when too many of these wait.
   absl::Status RunEncoding(size_t text_bytes, std::function<void()> encode);

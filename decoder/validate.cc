@@ -121,6 +121,27 @@ absl::Status ValidateStop(const v1::StopConditions& stop, const RequestLimits& l
   return CheckTokenIds("stop.stop_token_ids", stop.stop_token_ids(), limits.vocab_size);
 }
 
+absl::Status CheckTopCount(std::string_view field, int32_t count) {
+  if (count >= 0 && count <= kMaxTopLogprobs) return absl::OkStatus();
+  return InvalidArgumentError(field,
+                              absl::StrCat("must be 0 to ", kMaxTopLogprobs, ", not ", count));
+}
+
+absl::Status ValidateOutputs(const v1::GenerateRequest& request) {
+  if (request.has_n() && (request.n() < 1 || request.n() > kMaxChoices)) {
+    return InvalidArgumentError("n",
+                                absl::StrCat("must be 1 to ", kMaxChoices, ", not ", request.n()));
+  }
+  if (request.n() > 1 && request.resume_token_ids_size() > 0) {
+    return InvalidArgumentError("n", "must be 1 with resume_token_ids, which are of one choice");
+  }
+  RETURN_IF_ERROR(CheckTopCount("top_logprobs", request.top_logprobs()));
+  if (request.top_logprobs() > 0 && !request.logprobs()) {
+    return InvalidArgumentError("top_logprobs", "needs logprobs");
+  }
+  return CheckTopCount("prompt_logprobs", request.prompt_logprobs());
+}
+
 std::string_view PromptField(const v1::GenerateRequest& request) {
   switch (request.input_case()) {
     case v1::GenerateRequest::kPromptTokenIds:
@@ -191,6 +212,7 @@ absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestL
                                              " ids; the limit is ", limits.context_limit - 1));
   }
   RETURN_IF_ERROR(CheckTokenIds("resume_token_ids", request.resume_token_ids(), limits.vocab_size));
+  RETURN_IF_ERROR(ValidateOutputs(request));
   return ValidatePrompt(request, limits);
 }
 
@@ -217,6 +239,13 @@ absl::Status ValidateLengths(int64_t prompt_tokens, const v1::GenerateRequest& r
                                 absl::StrCat("is ", request.stop().min_tokens(), "; after ",
                                              prompt_tokens, " prompt tokens the context limit of ",
                                              limits.context_limit, " leaves room for ", room));
+  }
+  const int64_t logprobs = prompt_tokens * (1 + int64_t{request.prompt_logprobs()});
+  if (request.has_prompt_logprobs() && logprobs > kMaxPromptLogprobs) {
+    return InvalidArgumentError(
+        "prompt_logprobs",
+        absl::StrCat("asks for ", logprobs, " logprobs, alternatives included; the limit is ",
+                     kMaxPromptLogprobs));
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,7 @@ struct RequestLimits {
 absl::Status ValidateGenerate(const v1::GenerateRequest& request, const RequestLimits& limits);
 
 // What needs the number of prompt tokens: the prompt is not empty, leaves room for an output token,
-// and max_tokens fits into that room. `prompt_field` is the input field the client set.
+// max_tokens fits into that room, and prompt_logprobs asks for no more than one message holds.
 absl::Status ValidateLengths(int64_t prompt_tokens, const v1::GenerateRequest& request,
                              const RequestLimits& limits);
 

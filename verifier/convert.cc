@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/errors.h"
+#include "common/rpc/logprobs.h"
 
 namespace selfsame::verifier {
 namespace {
@@ -40,6 +41,8 @@ SessionOpening FromProto(const v1::OpenSession& proto) {
   opening.max_tokens = proto.stop().max_tokens();
   opening.stop_token_ids = ToVector(proto.stop().stop_token_ids());
   if (proto.has_expected_fingerprint()) opening.expected_fingerprint = proto.expected_fingerprint();
+  opening.top_logprobs = proto.top_logprobs();
+  if (proto.has_prompt_logprobs()) opening.prompt_logprobs = proto.prompt_logprobs();
   return opening;
 }
 
@@ -108,6 +111,13 @@ v1::VerifyResponse ToProto(const Verdict& verdict) {
   proto.mutable_logprobs()->Add(verdict.logprobs.begin(), verdict.logprobs.end());
   proto.set_end(ToProto(verdict.end));
   proto.set_cached_tokens(verdict.cached_tokens);
+  for (const TopLogprobs& top : verdict.top_logprobs) {
+    *proto.add_top_logprobs() = selfsame::ToProto(top);
+  }
+  if (!verdict.prompt_logprobs.empty()) {
+    *proto.mutable_prompt_logprobs() =
+        selfsame::ToProto(/*first_position=*/1, verdict.prompt_logprobs);
+  }
   return response;
 }
 

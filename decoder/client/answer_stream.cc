@@ -91,6 +91,9 @@ absl::Status AnswerStream::Shorten(v1::Chunk& chunk) {
   if (chunk.logprobs_size() >= count) {
     chunk.mutable_logprobs()->erase(chunk.logprobs().begin(), chunk.logprobs().begin() + count);
   }
+  if (chunk.top_logprobs_size() >= count) {
+    chunk.mutable_top_logprobs()->DeleteSubrange(0, count);
+  }
   const size_t size_bytes = std::min(repeated_text_.size(), chunk.text().size());
   if (chunk.text().compare(0, size_bytes, repeated_text_, 0, size_bytes) != 0) {
     return InternalError("the server goes on with another text");
@@ -149,6 +152,9 @@ void AnswerStream::Resume() {
   last_count_ = 0;
   last_text_.clear();
   is_resumed_ = true;
+  // The prompt came before the first token.
+  message_.clear_echo();
+  message_.clear_prompt_logprobs();
   message_.mutable_resume_token_ids()->Assign(token_ids_.begin(), token_ids_.end());
   message_.mutable_sampling()->set_seed(started_.params().seed());
   message_.mutable_stop()->set_max_tokens(started_.params().max_tokens());

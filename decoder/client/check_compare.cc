@@ -16,12 +16,27 @@ size_t FirstMismatch(const std::vector<T>& a, const std::vector<T>& b, Equal equ
 
 bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
+bool SameTop(const TopLogprobs& a, const TopLogprobs& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const TokenLogprob& x, const TokenLogprob& y) {
+                      return x.token_id == y.token_id && SameBits(x.logprob, y.logprob);
+                    });
+}
+
+// How many output positions have the same logprobs, those of alternatives included where both
+// answers have them.
+size_t CountSameLogprobs(const Answer& expected, const Answer& actual) {
+  const size_t same = FirstMismatch(expected.logprobs, actual.logprobs, SameBits);
+  if (expected.top_logprobs.empty() || actual.top_logprobs.empty()) return same;
+  return std::min(same, FirstMismatch(expected.top_logprobs, actual.top_logprobs, SameTop));
+}
+
 }  // namespace
 
 std::optional<Difference> FindDifference(const Answer& expected, const Answer& actual) {
   const size_t same_tokens =
       FirstMismatch(expected.token_ids, actual.token_ids, std::equal_to<int32_t>());
-  const size_t same_logprobs = FirstMismatch(expected.logprobs, actual.logprobs, SameBits);
+  const size_t same_logprobs = CountSameLogprobs(expected, actual);
   Difference difference;
   difference.tokens = same_tokens != std::max(expected.token_ids.size(), actual.token_ids.size());
   difference.logprobs = same_logprobs != std::max(expected.logprobs.size(), actual.logprobs.size());

@@ -16,13 +16,14 @@ struct Difference {
   // The same for token ids alone.
   size_t token_position = 0;
   bool tokens = false;    // a token id or the count of tokens differs
-  bool logprobs = false;  // the bits of a logprob differ
+  bool logprobs = false;  // the bits of a logprob, or an alternative, differ
   bool finish = false;    // finish reason, matched stop or text differ
 
   std::string ToString() const;
 };
 
-// Compares raw token ids and the bits of logprobs. Empty when the answers are the same.
+// Compares raw token ids and the bits of logprobs, and alternatives where both have them. Empty
+// when the answers are the same.
 std::optional<Difference> FindDifference(const Answer& expected, const Answer& actual);
 
 }  // namespace selfsame::client

@@ -13,6 +13,8 @@
 namespace selfsame::client {
 namespace {
 
+// Of each output token: their bits are part of what must not change.
+constexpr int32_t kCheckTopLogprobs = 3;
 constexpr uint64_t kFirstSeed = 1000;
 constexpr double kMaxOrdinaryShare = 0.98;
 
@@ -58,6 +60,7 @@ Request ToRequest(const CheckCase& check_case, bool is_deterministic) {
   request.ignore_eos = check_case.ignore_eos;
   request.is_deterministic = is_deterministic;
   request.logprobs = true;
+  request.top_logprobs = kCheckTopLogprobs;
   return request;
 }
 

@@ -46,33 +46,29 @@ double Seconds(SteadyTime::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-nlohmann::ordered_json ToJson(const Answer& answer) {
+nlohmann::ordered_json ToJson(const TopLogprobs& top) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const TokenLogprob& token : top) {
+    json.push_back({{"token_id", token.token_id}, {"logprob", token.logprob}});
+  }
+  return json;
+}
+
+// What each choice has of its own.
+nlohmann::ordered_json ChoiceToJson(const Answer& answer) {
   nlohmann::ordered_json json = {
-      {"request_id", answer.request_id},
       {"text", answer.text},
       {"token_ids", answer.token_ids},
       {"finish_reason", FinishReasonName(answer.finish_reason)},
-      {"prompt_tokens", answer.prompt_tokens},
-      {"cached_prompt_tokens", answer.cached_prompt_tokens},
       {"output_tokens", answer.token_ids.size()},
-      {"temperature", answer.temperature},
-      {"top_k", answer.top_k},
-      {"top_p", answer.top_p},
-      {"min_p", answer.min_p},
-      {"repetition_penalty", answer.repetition_penalty},
-      {"presence_penalty", answer.presence_penalty},
-      {"frequency_penalty", answer.frequency_penalty},
-      {"seed", answer.seed},
-      {"max_tokens", answer.max_tokens},
-      {"min_tokens", answer.min_tokens},
       {"seconds", Seconds(answer.last_token - answer.sent)},
       {"seconds_to_first_token", Seconds(answer.first_token - answer.sent)},
   };
   if (!answer.logprobs.empty()) json["logprobs"] = answer.logprobs;
+  for (const TopLogprobs& top : answer.top_logprobs) json["top_logprobs"].push_back(ToJson(top));
   if (answer.stop_string) json["stop_string"] = *answer.stop_string;
   if (answer.stop_token_id) json["stop_token_id"] = *answer.stop_token_id;
   if (!answer.fingerprint.empty()) {
-    json["fingerprint"] = answer.fingerprint;
     json["windows"] = answer.windows;
     json["rollbacks"] = answer.rollbacks;
     json["rolled_back_tokens"] = answer.rolled_back_tokens;
@@ -84,6 +80,36 @@ nlohmann::ordered_json ToJson(const Answer& answer) {
     json["retracts"] = answer.retracts;
   }
   if (answer.resumes > 0) json["resumes"] = answer.resumes;
+  return json;
+}
+
+nlohmann::ordered_json ToJson(const Answer& answer) {
+  nlohmann::ordered_json json = {{"request_id", answer.request_id},
+                                 {"prompt_tokens", answer.prompt_tokens},
+                                 {"cached_prompt_tokens", answer.cached_prompt_tokens},
+                                 {"temperature", answer.temperature},
+                                 {"top_k", answer.top_k},
+                                 {"top_p", answer.top_p},
+                                 {"min_p", answer.min_p},
+                                 {"repetition_penalty", answer.repetition_penalty},
+                                 {"presence_penalty", answer.presence_penalty},
+                                 {"frequency_penalty", answer.frequency_penalty},
+                                 {"seed", answer.seed},
+                                 {"max_tokens", answer.max_tokens},
+                                 {"min_tokens", answer.min_tokens}};
+  if (!answer.fingerprint.empty()) json["fingerprint"] = answer.fingerprint;
+  if (!answer.prompt_token_ids.empty()) {
+    json["prompt_token_ids"] = answer.prompt_token_ids;
+    json["prompt_text"] = answer.prompt_text;
+  }
+  for (const PromptLogprob& entry : answer.prompt_logprobs) {
+    json["prompt_logprobs"].push_back(entry.logprob);
+    if (!entry.top.empty()) json["prompt_top_logprobs"].push_back(ToJson(entry.top));
+  }
+  json.update(ChoiceToJson(answer));
+  for (const Answer& choice : answer.other_choices) {
+    json["other_choices"].push_back(ChoiceToJson(choice));
+  }
   return json;
 }
 
@@ -102,10 +128,41 @@ void PrintSummary(const Answer& answer) {
 }
 
 // Nine significant digits give back the float exactly.
+void PrintTop(const TopLogprobs& top) {
+  for (const TokenLogprob& token : top) {
+    std::printf(" %d:%.9g", token.token_id, static_cast<double>(token.logprob));
+  }
+  std::puts("");
+}
+
 void PrintLogprobs(const Answer& answer) {
   for (size_t i = 0; i < answer.logprobs.size(); ++i) {
-    std::printf("%zu %d %.9g\n", answer.prompt_tokens + i, answer.token_ids[i],
+    std::printf("%zu %d %.9g", static_cast<size_t>(answer.prompt_tokens) + i, answer.token_ids[i],
                 static_cast<double>(answer.logprobs[i]));
+    PrintTop(answer.top_logprobs.empty() ? TopLogprobs() : answer.top_logprobs[i]);
+  }
+}
+
+void PrintPromptLogprobs(const Answer& answer) {
+  for (size_t i = 0; i < answer.prompt_logprobs.size(); ++i) {
+    const PromptLogprob& entry = answer.prompt_logprobs[i];
+    std::printf("prompt %zu %.9g", i + 1, static_cast<double>(entry.logprob));
+    PrintTop(entry.top);
+  }
+}
+
+// Choice 0's text was printed as it came, unless there are others.
+void PrintAnswer(const Answer& answer) {
+  std::vector<const Answer*> choices = {&answer};
+  for (const Answer& choice : answer.other_choices) choices.push_back(&choice);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices.size() > 1) {
+      std::printf("[choice %zu]\n%s%s\n", i, answer.prompt_text.c_str(), choices[i]->text.c_str());
+    }
+    if (i == 0) PrintPromptLogprobs(answer);
+    PrintLogprobs(*choices[i]);
+    std::fflush(stdout);
+    PrintSummary(*choices[i]);
   }
 }
 
@@ -123,6 +180,13 @@ int RunGenerate(std::span<const std::string> arguments) {
   AddRequestFlags(parser, &flags.request);
   parser.Add("logprobs", &flags.request.logprobs,
              "print position, token id and logprob of each output token after the text");
+  parser.Add("n", &flags.request.n, "choices, each with noise of its own");
+  parser.Add("top_logprobs", &flags.request.top_logprobs,
+             "with --logprobs: and as many of the likeliest tokens, each as ID:LOGPROB");
+  parser.Add("prompt_logprobs", &flags.request.prompt_logprobs,
+             "print \"prompt\", position and logprob of each prompt token but the first, and as "
+             "many of the likeliest tokens in its place");
+  parser.Add("echo", &flags.request.echo, "print the prompt, as it was tokenised, before the text");
   parser.Add("stream_candidates", &flags.request.stream_candidates,
              "with --deterministic: receive tokens before they are verified; a terminal shows them "
              "dim, and erases those that do not stand");
@@ -134,17 +198,18 @@ int RunGenerate(std::span<const std::string> arguments) {
 
   const auto client = Connect(flags.connect);
   if (!client.ok()) return ReportError(client.status());
+  // Several texts at once could not be read.
+  const bool streams_text = !flags.json && flags.request.n == 1;
   TextCallback on_text;
-  if (!flags.json) on_text = PrintText(flags.request);
+  if (streams_text) on_text = PrintText(flags.request);
   const absl::StatusOr<Answer> answer = (*client)->Generate(flags.request, on_text);
-  if (!flags.json) std::puts("");
+  if (streams_text) std::puts("");
   if (!answer.ok()) return ReportError(answer.status());
   if (flags.json) {
     std::puts(ToJson(*answer).dump(2).c_str());
     return kExitOk;
   }
-  PrintLogprobs(*answer);
-  PrintSummary(*answer);
+  PrintAnswer(*answer);
   return kExitOk;
 }
 

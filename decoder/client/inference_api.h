@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/token_logprob.h"
 
 // What the commands need of a decoder, without gRPC, so that tests can stand in for one.
 namespace selfsame::client {
@@ -58,16 +59,21 @@ struct Request {
   TextCallback on_candidates;
   // How often an answer whose stream breaks (UNAVAILABLE) is gone on with.
   int32_t resume_attempts = 0;
+  int32_t n = 1;
+  int32_t top_logprobs = 0;
+  std::optional<int32_t> prompt_logprobs;
+  bool echo = false;
 };
 
 enum class FinishReason { kStop, kLength };
 
 std::string_view FinishReasonName(FinishReason reason);
 
-// Everything a finished request returned.
+// Everything a finished request returned: choice 0, and the others.
 struct Answer {
   std::vector<int32_t> token_ids;
-  std::vector<float> logprobs;  // as many as token_ids when asked for, otherwise empty
+  std::vector<float> logprobs;            // as many as token_ids when asked for, otherwise empty
+  std::vector<TopLogprobs> top_logprobs;  // likewise
   std::string text;
   FinishReason finish_reason = FinishReason::kLength;
   std::optional<std::string> stop_string;
@@ -93,9 +99,15 @@ struct Answer {
   int32_t redecoded_tokens = 0;
   int32_t cached_prompt_tokens = 0;           // found in the decoder's prefix cache
   int32_t verifier_cached_prompt_tokens = 0;  // and in the verifier's
-  int32_t candidates = 0;  // received; with stream_candidates
+  int32_t candidates = 0;                     // received; with stream_candidates
   int32_t retracts = 0;
   int32_t resumes = 0;  // streams that broke
+
+  // Of choice 0 only.
+  std::vector<int32_t> prompt_token_ids;  // this and the next with echo
+  std::string prompt_text;
+  std::vector<PromptLogprob> prompt_logprobs;  // of the prompt's tokens but the first, if asked for
+  std::vector<Answer> other_choices;           // 1, 2, ..
 
   SteadyTime sent;
   SteadyTime first_token;  // arrival of the first and last token; `sent` when there was none
@@ -127,9 +139,10 @@ struct ServerInfo {
 class InferenceApi {
  public:
   virtual ~InferenceApi() = default;
-  // `on_text` may be null. It gets what stands, once, however many streams it came by. An error
-  // after some text leaves that text delivered. A stream that breaks the protocol (a gap in
-  // positions, a wrong count) is INTERNAL.
+  // `on_text` may be null. It gets what stands of choice 0, after the prompt's text with echo,
+  // once, however many streams it came by. An error after some text leaves that text delivered. A
+  // stream that breaks the protocol (a gap in positions, a wrong count) is INTERNAL.
+  // INVALID_ARGUMENT for several choices with stream_candidates or resume_attempts.
   virtual absl::StatusOr<Answer> Generate(const Request& request, const TextCallback& on_text) = 0;
   virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
 };

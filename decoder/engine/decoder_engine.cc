@@ -63,6 +63,14 @@ absl::Status CheckCanDecide(const GenerationRequest& request,
   return absl::OkStatus();
 }
 
+// How much of its share of the inbox a verdict takes: one place, and one for each 1024 logprobs.
+int32_t PlacesOf(const Verdict& verdict) {
+  size_t logprobs = verdict.logprobs.size() + verdict.prompt_logprobs.size();
+  for (const TopLogprobs& top : verdict.top_logprobs) logprobs += top.size();
+  for (const PromptLogprob& entry : verdict.prompt_logprobs) logprobs += entry.top.size();
+  return 1 + static_cast<int32_t>(logprobs / 1024);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecoderEngine>> DecoderEngine::Create(
@@ -117,33 +125,43 @@ void DecoderEngine::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<uint64_t> DecoderEngine::Submit(GenerationRequest request,
-                                               std::shared_ptr<GenerationSink> sink) {
-  const bool is_deterministic = request.is_deterministic;
-  if (!request.arrived_at) request.arrived_at = clock_.Now();
-  auto id = Enqueue(std::move(request), std::move(sink));
-  if (!id.ok() && options_.core.observer != nullptr) {
-    options_.core.observer->OnRefused(is_deterministic, id.status().code());
+absl::StatusOr<std::vector<uint64_t>> DecoderEngine::Submit(std::vector<Submission> submissions) {
+  const bool is_deterministic = submissions.front().request.is_deterministic;
+  const size_t count = submissions.size();
+  for (Submission& submission : submissions) {
+    if (!submission.request.arrived_at) submission.request.arrived_at = clock_.Now();
   }
-  return id;
+  auto ids = Enqueue(std::move(submissions));
+  if (!ids.ok() && options_.core.observer != nullptr) {
+    for (size_t i = 0; i < count; ++i) {
+      options_.core.observer->OnRefused(is_deterministic, ids.status().code());
+    }
+  }
+  return ids;
 }
 
-absl::StatusOr<uint64_t> DecoderEngine::Enqueue(GenerationRequest request,
-                                                std::shared_ptr<GenerationSink> sink) {
+absl::StatusOr<std::vector<uint64_t>> DecoderEngine::Enqueue(std::vector<Submission> submissions) {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(health_);
   if (!is_started_ || is_draining_) return UnavailableError("the decoder is shutting down");
-  RETURN_IF_ERROR(CheckCanDecide(request, options_.core.authority, verifier_count_));
-  if (stats_.waiting_requests >= options_.max_waiting_requests) {
+  RETURN_IF_ERROR(
+      CheckCanDecide(submissions.front().request, options_.core.authority, verifier_count_));
+  const auto count = static_cast<int32_t>(submissions.size());
+  if (stats_.waiting_requests + count > options_.max_waiting_requests) {
     return ResourceExhaustedError(
-        absl::StrCat("the queue of ", options_.max_waiting_requests, " requests is full"),
+        absl::StrCat("the queue of ", options_.max_waiting_requests, " requests ",
+                     count == 1 ? "is full" : absl::StrCat("has no room for ", count).c_str()),
         QueueRetryMs());
   }
-  const uint64_t id = next_id_++;
-  ++stats_.waiting_requests;
-  inbox_.push_back(SubmitEvent{id, std::move(request), std::move(sink)});
+  std::vector<uint64_t> ids;
+  for (Submission& submission : submissions) {
+    ids.push_back(next_id_++);
+    inbox_.push_back(
+        SubmitEvent{ids.back(), std::move(submission.request), std::move(submission.sink)});
+  }
+  stats_.waiting_requests += count;
   wake_.NotifyAll();
-  return id;
+  return ids;
 }
 
 // Until half of the queue has left: room for one comes sooner, but not for all that wait for it.
@@ -174,11 +192,13 @@ void DecoderEngine::OnVerifierDown(int verifier, absl::Status status) {
 }
 
 void DecoderEngine::OnVerdict(int verifier, Verdict verdict) {
-  PushFromVerifier(verifier, VerdictEvent{verifier, std::move(verdict)});
+  const int32_t places = PlacesOf(verdict);
+  PushFromVerifier(verifier, VerdictEvent{verifier, std::move(verdict)}, places);
 }
 
 void DecoderEngine::OnSessionError(int verifier, uint64_t session_id, absl::Status status) {
-  PushFromVerifier(verifier, SessionErrorEvent{verifier, session_id, std::move(status)});
+  PushFromVerifier(verifier, SessionErrorEvent{verifier, session_id, std::move(status)},
+                   /*places=*/1);
 }
 
 void DecoderEngine::Push(Event event) {
@@ -187,12 +207,13 @@ void DecoderEngine::Push(Event event) {
   wake_.NotifyAll();
 }
 
-void DecoderEngine::PushFromVerifier(int verifier, Event event) {
+void DecoderEngine::PushFromVerifier(int verifier, Event event, int32_t places) {
   MutexLock lock(mutex_);
   int32_t& count = verifier_event_counts_[verifier];
   if (count > kMaxQueuedVerifierEvents) return;
   // Credit bounds the verdicts of a verifier that keeps to the protocol far below this.
-  if (count++ == kMaxQueuedVerifierEvents) event = FloodEvent{verifier};
+  count += places;
+  if (count > kMaxQueuedVerifierEvents) event = FloodEvent{verifier};
   inbox_.push_back(std::move(event));
   wake_.NotifyAll();
 }

@@ -54,8 +54,8 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   // step.
   void Stop();
 
-  absl::StatusOr<uint64_t> Submit(GenerationRequest request,
-                                  std::shared_ptr<GenerationSink> sink) override;
+  using Engine::Submit;
+  absl::StatusOr<std::vector<uint64_t>> Submit(std::vector<Submission> submissions) override;
   void Cancel(uint64_t id) override;
   EngineStats stats() const override;
   // Not OK once the device is lost; all requests are refused then.
@@ -102,12 +102,12 @@ class DecoderEngine final : public Engine, public VerifierEvents {
                 std::unique_ptr<KvCache> kv, const Tokenizer& tokenizer,
                 std::unique_ptr<WindowPolicy> policy, const Clock& clock);
 
-  absl::StatusOr<uint64_t> Enqueue(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
+  absl::StatusOr<std::vector<uint64_t>> Enqueue(std::vector<Submission> submissions);
   // When the queue is likely to have room for many of those that it refuses.
   int64_t QueueRetryMs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(Event event);
   // A verdict or session error; when too many wait, the verifier counts as broken.
-  void PushFromVerifier(int verifier, Event event);
+  void PushFromVerifier(int verifier, Event event, int32_t places);
 
   // The engine thread.
   void Run();
@@ -129,7 +129,7 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   CondVar wake_;     // the engine thread waits for events
   CondVar drained_;  // Drain waits for the last request
   std::vector<Event> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, int32_t> verifier_event_counts_ ABSL_GUARDED_BY(mutex_);  // in the inbox
+  std::map<int, int32_t> verifier_event_counts_ ABSL_GUARDED_BY(mutex_);  // places in the inbox
   int32_t verifier_count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool is_started_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,17 +27,29 @@ struct EngineStats {
   int64_t prefix_hits = 0;
 };
 
+struct Submission {
+  GenerationRequest request;
+  std::shared_ptr<GenerationSink> sink;
+};
+
 // What the service needs of an engine. All calls are safe from any thread and never block.
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Queues a request. RESOURCE_EXHAUSTED when the queue is full; UNAVAILABLE when draining;
-  // FAILED_PRECONDITION for a deterministic request when no verifier is configured. While the
-  // verifiers are down a deterministic request waits, up to the failover timeout, and gets
-  // OnError(UNAVAILABLE) then. Returns an id for Cancel. `sink` gets events, perhaps before Submit
-  // returns, only if it returns OK.
-  virtual absl::StatusOr<uint64_t> Submit(GenerationRequest request,
-                                          std::shared_ptr<GenerationSink> sink) = 0;
+  // Queues requests, all of them or none. RESOURCE_EXHAUSTED when the queue has no room for all;
+  // UNAVAILABLE when draining; FAILED_PRECONDITION for a deterministic request when no verifier is
+  // configured. While the verifiers are down a deterministic request waits, up to the failover
+  // timeout, and gets OnError(UNAVAILABLE) then. Returns an id for Cancel for each. Sinks get
+  // events, perhaps before Submit returns, only if it returns OK. REQUIRES: not empty.
+  virtual absl::StatusOr<std::vector<uint64_t>> Submit(std::vector<Submission> submissions) = 0;
+  // The same for one.
+  absl::StatusOr<uint64_t> Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
+    std::vector<Submission> submissions;
+    submissions.push_back({std::move(request), std::move(sink)});
+    const auto ids = Submit(std::move(submissions));
+    if (!ids.ok()) return ids.status();
+    return ids->front();
+  }
   // The client is gone: frees everything; the sink gets OnError(CANCELLED). Unknown ids are
   // ignored.
   virtual void Cancel(uint64_t id) = 0;

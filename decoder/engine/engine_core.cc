@@ -23,6 +23,11 @@ int64_t RankOf(const Request& request) {
   return std::chrono::duration_cast<microseconds>(arrived_at).count();
 }
 
+SchedulerOptions WithLogitRows(SchedulerOptions options, int32_t max_logit_rows) {
+  options.max_logit_rows = max_logit_rows;
+  return options;
+}
+
 }  // namespace
 
 EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache& kv,
@@ -38,7 +43,8 @@ EngineCore::EngineCore(const CoreOptions& options, ForwardModel& model, KvCache&
       runner_(model, kv, options.authority ? options.authority->rungs : std::vector<int32_t>()),
       sessions_(options.sessions, links, policy, observer_),
       scheduler_(scheduler ? std::move(scheduler)
-                           : std::make_unique<Scheduler>(options.scheduler)) {}
+                           : std::make_unique<Scheduler>(WithLogitRows(
+                                 options.scheduler, model.limits().max_logit_rows))) {}
 
 EngineCore::~EngineCore() { FailAll(UnavailableError("the engine has stopped")); }
 
@@ -65,7 +71,9 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
                           .stop_token_ids = request.params.stop_token_ids,
                           .vocab_size = model_.vocab_size(),
                           .max_inflight_windows = options_.max_inflight_windows,
-                          .resumed_tokens = request.params.resume_token_ids});
+                          .resumed_tokens = request.params.resume_token_ids,
+                          .top_logprobs = request.params.top_logprobs,
+                          .prompt_logprobs = request.params.prompt_logprobs});
     if (!request.params.stop_strings.empty() || request.params.stream_candidates) {
       request.verification->lookahead = request.output;
     }
@@ -114,8 +122,11 @@ void EngineCore::OnVerdict(int verifier, const Verdict& verdict) {
   if (effect.first_dropped && request.params.stream_candidates) {
     request.sink->OnRetract({.length = *effect.first_dropped});
   }
+  if (!effect.prompt_logprobs.empty()) {
+    DeliverPromptLogprobs(request, std::move(applied->effect.prompt_logprobs));
+  }
   if (!effect.tokens.empty()) {
-    Stand(request, effect.first_position, effect.tokens, effect.logprobs);
+    Stand(request, effect.first_position, effect.tokens, effect.logprobs, effect.top_logprobs);
   }
 }
 
@@ -156,6 +167,7 @@ void EngineCore::PrepareRequests() {
     Request& request = *(it++)->second;
     ScheduledRequest& schedule = request.schedule;
     schedule.length = request.length();
+    schedule.logit_length = request.needs_all_prompt_rows() ? request.prompt_length() - 1 : 0;
     if (!request.verification) continue;
     const bool is_running = schedule.state->block_count() > 0;
     bool can_have_session = true;
@@ -188,7 +200,8 @@ absl::StatusOr<bool> EngineCore::RunPass() {
     Request* request = requests_.at(rows.request->id).get();
     request->last_step = step_number_;
     row_count += rows.row_count;
-    step_rows_.push_back({request, rows.row_count, rows.is_sampled});
+    step_rows_.push_back(
+        {.request = request, .row_count = rows.row_count, .is_sampled = rows.is_sampled});
   }
   if (step_rows_.empty()) return false;
   const SteadyTime begin = clock_.Now();
@@ -200,9 +213,14 @@ absl::StatusOr<bool> EngineCore::RunPass() {
                     .request_count = static_cast<int32_t>(step_rows_.size()),
                     .duration = clock_.Now() - begin});
   for (const RequestRows& rows : step_rows_) Publish(*rows.request);
-  size_t next = 0;
+  std::span<const SampledToken> sampled = runner_.sampled();
   for (const RequestRows& rows : step_rows_) {
-    if (rows.is_sampled) TakeToken(*rows.request, runner_.sampled()[next++]);
+    const auto given = static_cast<size_t>(rows.prompt_logprob_count);
+    if (given > 0) TakePromptLogprobs(*rows.request, sampled.first(given));
+    sampled = sampled.subspan(given);
+    if (!rows.is_sampled) continue;
+    TakeToken(*rows.request, sampled.front());
+    sampled = sampled.subspan(1);
   }
   return true;
 }
@@ -296,7 +314,20 @@ void EngineCore::TakeToken(Request& request, const SampledToken& token) {
   }
   const int32_t position = request.length();
   request.ordinary_output.push_back(token.token_id);
-  Stand(request, position, {&token.token_id, 1}, {&token.logprob, 1});
+  Stand(request, position, {&token.token_id, 1}, {&token.logprob, 1}, {&token.top, 1});
+}
+
+void EngineCore::TakePromptLogprobs(Request& request, std::span<const SampledToken> given) {
+  std::vector<PromptLogprob> entries;
+  entries.reserve(given.size());
+  for (const SampledToken& token : given) entries.push_back({token.logprob, token.top});
+  DeliverPromptLogprobs(request, std::move(entries));
+}
+
+void EngineCore::DeliverPromptLogprobs(Request& request, std::vector<PromptLogprob> entries) {
+  const int32_t first_position = 1 + request.prompt_logprob_count;
+  request.prompt_logprob_count += static_cast<int32_t>(entries.size());
+  request.sink->OnPromptLogprobs({first_position, std::move(entries)});
 }
 
 void EngineCore::ProposeToken(Request& request, int32_t token_id) {
@@ -321,13 +352,14 @@ void EngineCore::ProposeToken(Request& request, int32_t token_id) {
 }
 
 void EngineCore::Stand(Request& request, int32_t first_position, std::span<const int32_t> token_ids,
-                       std::span<const float> logprobs) {
+                       std::span<const float> logprobs, std::span<const TopLogprobs> top_logprobs) {
   ChunkEvent chunk;
   chunk.first_position = first_position;
   for (size_t i = 0; i < token_ids.size() && !request.output.end(); ++i) {
     chunk.text += request.output.Push(token_ids[i]);
     chunk.token_ids.push_back(token_ids[i]);
     if (request.params.logprobs) chunk.logprobs.push_back(logprobs[i]);
+    if (request.params.top_logprobs > 0) chunk.top_logprobs.push_back(top_logprobs[i]);
   }
   const SteadyTime now = clock_.Now();
   const bool is_first = first_position == request.stream_start();

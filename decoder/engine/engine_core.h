@@ -97,11 +97,13 @@ class EngineCore {
   // Under which the model itself decides this request's answer; empty when it does not.
   std::string OwnFingerprint(const Request& request) const;
   void TakeToken(Request& request, const SampledToken& token);
+  void TakePromptLogprobs(Request& request, std::span<const SampledToken> given);
+  void DeliverPromptLogprobs(Request& request, std::vector<PromptLogprob> entries);
   void ProposeToken(Request& request, int32_t token_id);
   // Delivers tokens that stand, and finishes the request if they hold its end. The request may be
   // gone afterwards.
   void Stand(Request& request, int32_t first_position, std::span<const int32_t> token_ids,
-             std::span<const float> logprobs);
+             std::span<const float> logprobs, std::span<const TopLogprobs> top_logprobs);
   void Start(Request& request, std::string fingerprint);
   // Shows what was decoded before the request started.
   void ShowCandidates(Request& request);

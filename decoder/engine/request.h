@@ -75,6 +75,14 @@ struct Request {
   int32_t settled_length() const {
     return verification ? verification->speculation.committed_length() : length();
   }
+  // An ordinary request's prompt logprobs are still missing: the rows that give them must run,
+  // whatever KV there is to be had without. A deterministic one's come from the verifier.
+  bool needs_all_prompt_rows() const { return NeedsPromptLogprob(prompt_length() - 2); }
+  // The row at `position` gives the logprob of the next token of the prompt, and nobody has it yet.
+  bool NeedsPromptLogprob(int32_t position) const {
+    return !verification && params.prompt_logprobs && position + 1 < prompt_length() &&
+           position >= prompt_logprob_count;
+  }
 
   // The edits for the token at position length(), valid until the next token.
   std::span<const LogitEdit> NextEdits() {
@@ -96,6 +104,7 @@ struct Request {
   bool has_started = false;                     // OnStarted was called
   std::optional<int32_t> cached_prompt_tokens;  // when first admitted
   std::vector<int32_t> ordinary_output;         // of a request without verification
+  int32_t prompt_logprob_count = 0;             // delivered, from position 1 on
   std::optional<Verification> verification;
   // Of a request that edits logits: follows the output, and must be truncated with it.
   std::optional<LogitEditor> editor;

@@ -115,7 +115,9 @@ void Scheduler::Admit(StepPlan& plan) {
 bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
   const bool is_any_unwilling = std::any_of(waiting_.begin(), waiting_.end(),
                                             [](const auto* other) { return other->never_waits; });
-  if (waiting.token_at != nullptr) waiting.state->TakeCached(waiting.token_at, waiting.length - 1);
+  if (waiting.token_at != nullptr && waiting.logit_length == 0) {
+    waiting.state->TakeCached(waiting.token_at, waiting.length - 1);
+  }
   while (!waiting.state->Reserve(waiting.length)) {
     if (PreemptIdle(is_any_unwilling || plan.rows.empty(), plan)) continue;
     // Age alone takes nothing from those that run: they would only come back and be computed twice.
@@ -133,12 +135,18 @@ bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
 }
 
 void Scheduler::DistributeRows(StepPlan& plan) const {
-  int32_t spare = options_.max_batch_tokens - static_cast<int32_t>(plan.rows.size());
+  const auto count = static_cast<int32_t>(plan.rows.size());
+  int32_t spare = options_.max_batch_tokens - count;
+  int32_t spare_logit_rows = std::max(options_.max_logit_rows, options_.max_batch_size) - count;
   const auto lacking = [](const StepPlan::Rows& rows) {
     return rows.request->length - rows.request->state->length() - rows.row_count;
   };
   const auto give = [&](StepPlan::Rows& rows, int32_t limit) {
-    const int32_t given = std::min({lacking(rows), spare, limit});
+    int32_t given = std::min({lacking(rows), spare, limit});
+    if (rows.request->state->length() < rows.request->logit_length) {
+      given = std::min(given, spare_logit_rows);
+      spare_logit_rows -= given;
+    }
     rows.row_count += given;
     spare -= given;
   };

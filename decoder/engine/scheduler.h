@@ -15,15 +15,20 @@ struct SchedulerOptions {
   // Rows that one prompt takes of a step before others that prefill have had theirs; 0: half of
   // max_batch_tokens.
   int32_t prefill_chunk = 0;
+  // Rows with logits in a step, at least max_batch_size; 0: as many as that.
+  int32_t max_logit_rows = 0;
 };
 
-// What the scheduler knows of one request. The owner keeps `length`, `is_ready` and `is_stalled`
-// true between steps.
+// What the scheduler knows of one request. The owner keeps `length`, `logit_length`, `is_ready` and
+// `is_stalled` true between steps.
 struct ScheduledRequest {
   uint64_t id = 0;
   // Tokens known: prompt and output. Rows are needed for positions from state->length() to here;
   // the last of them gives the next token.
   int32_t length = 0;
+  // Rows of positions below this take logits, as the last row does, and must run: the prefix cache
+  // is not searched.
+  int32_t logit_length = 0;
   // A next token is wanted. A request that waits for verdicts is not ready; it keeps its state and
   // takes no rows.
   bool is_ready = true;

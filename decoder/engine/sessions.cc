@@ -233,12 +233,15 @@ int Sessions::Choose(const Request& request, SteadyTime now) const {
 
 absl::StatusOr<bool> Sessions::Seek(Request& request, SteadyTime now) {
   Verification& verification = *request.verification;
+  if (verification.fingerprint.empty() && request.params.group != nullptr) {
+    verification.fingerprint = request.params.group->fingerprint;
+  }
   const bool is_any_fit =
       std::any_of(verifiers_.begin(), verifiers_.end(),
                   [&](const Verifier& verifier) { return IsFit(verifier, request); });
   if (!is_any_fit && !verification.unserved_since) verification.unserved_since = now;
   // Full verifiers are a queue like any other for a request that has not begun.
-  if (is_any_fit && verification.fingerprint.empty()) verification.unserved_since.reset();
+  if (is_any_fit && !request.has_started) verification.unserved_since.reset();
   RETURN_IF_ERROR(CheckPatience(request, now));
   return now >= verification.retry_at && Choose(request, now) >= 0;
 }
@@ -277,10 +280,11 @@ void Sessions::Open(Request& request, SteadyTime now) {
   const int verifier = Choose(request, now);
   SELFSAME_CHECK(verifier >= 0 && !verification.has_session());
   const uint64_t session_id = next_session_id_++;
-  observer_.OnSessionOpened(!verification.fingerprint.empty());
+  observer_.OnSessionOpened(request.has_started);
   verification.verifier = verifier;
   verification.opened_at = now;
   verification.fingerprint = at(verifier).info->fingerprint;
+  if (request.params.group != nullptr) request.params.group->fingerprint = verification.fingerprint;
   verification.speculation.NewSession(session_id);
   sessions_[session_id] = &request;
   ++at(verifier).session_count;
@@ -297,6 +301,9 @@ void Sessions::Open(Request& request, SteadyTime now) {
   opening.min_p = params.min_p;
   opening.logit_rules = params.logit_rules;
   opening.seed = params.seed;
+  opening.choice_index = params.choice_index;
+  opening.top_logprobs = params.top_logprobs;
+  opening.prompt_logprobs = verification.speculation.wanted_prompt_logprobs();
   opening.max_tokens = params.max_tokens;
   opening.stop_token_ids = params.stop_token_ids;
   opening.expected_fingerprint = verification.fingerprint;

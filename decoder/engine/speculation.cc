@@ -83,6 +83,8 @@ absl::StatusOr<SpeculationEffect> Speculation::ApplyVerdict(const Verdict& verdi
   const bool is_opening = verdict.window_id == 0;
   if (is_opening) {
     is_open_ = true;
+    effect.prompt_logprobs = verdict.prompt_logprobs;
+    has_prompt_logprobs_ = true;
   } else {
     in_flight_.pop_front();
   }
@@ -98,6 +100,7 @@ absl::StatusOr<SpeculationEffect> Speculation::ApplyVerdict(const Verdict& verdi
 void Speculation::Commit(const Verdict& verdict, SpeculationEffect& effect) {
   effect.tokens = CommittedBy(verdict);
   effect.logprobs = verdict.logprobs;
+  effect.top_logprobs = verdict.top_logprobs;
   effect.end = verdict.end;
   const auto candidates = output_.begin() + committed_count_;
   const auto [differs, first_dropped] =
@@ -142,6 +145,7 @@ absl::Status Speculation::CheckVerdict(const Verdict& verdict) const {
     return Broken(verdict, "the session is not open");
   }
   if (verdict.window_id == 0) return CheckOpening(verdict);
+  if (!verdict.prompt_logprobs.empty()) return Broken(verdict, "prompt logprobs of a window");
   if (!is_open_) return Broken(verdict, "a window's verdict came before the opening one");
   if (in_flight_.empty() || in_flight_.front().window_id != verdict.window_id) {
     return Broken(verdict, "not the oldest window in flight");
@@ -163,6 +167,7 @@ absl::Status Speculation::CheckOpening(const Verdict& verdict) const {
     return Broken(verdict, absl::StrCat(verdict.cached_tokens, " cached tokens of a session of ",
                                         committed_length()));
   }
+  RETURN_IF_ERROR(CheckPromptLogprobs(verdict));
   return CheckCommitted(verdict);
 }
 
@@ -171,7 +176,8 @@ absl::Status Speculation::CheckDiscarded(const Verdict& verdict) const {
     return Broken(verdict, "a decision on a window of a stale epoch");
   }
   if (verdict.epoch != epoch_) return Broken(verdict, "wrong epoch");
-  if (verdict.canonical_token || !verdict.logprobs.empty() || verdict.end != End::kNone) {
+  if (verdict.canonical_token || !verdict.logprobs.empty() || !verdict.top_logprobs.empty() ||
+      verdict.end != End::kNone) {
     return Broken(verdict, "a discarded window commits nothing");
   }
   return absl::OkStatus();
@@ -223,6 +229,7 @@ absl::Status Speculation::CheckCommitted(const Verdict& verdict) const {
                   [](float logprob) { return std::isnan(logprob); })) {
     return Broken(verdict, "a logprob is not a number");
   }
+  RETURN_IF_ERROR(CheckAlternatives(verdict));
   const bool passes_end = std::any_of(tokens.begin(), tokens.end() - 1,
                                       [this](int32_t token) { return IsStopToken(token); });
   if (passes_end) return Broken(verdict, "committed past a stop token");
@@ -239,6 +246,37 @@ absl::Status Speculation::CheckCommitted(const Verdict& verdict) const {
     case End::kContextLimit:
       if (!is_full) return Broken(verdict, "ended before the limit");
       break;
+  }
+  return absl::OkStatus();
+}
+
+bool Speculation::IsTop(const TopLogprobs& top, int32_t count) const {
+  return static_cast<int32_t>(top.size()) == std::min(count, params_.vocab_size) &&
+         std::all_of(top.begin(), top.end(), [this](const TokenLogprob& token) {
+           return token.token_id >= 0 && token.token_id < params_.vocab_size &&
+                  !std::isnan(token.logprob);
+         });
+}
+
+absl::Status Speculation::CheckAlternatives(const Verdict& verdict) const {
+  const size_t count = params_.top_logprobs > 0 ? verdict.logprobs.size() : 0;
+  const auto is_sound = [this](const TopLogprobs& top) { return IsTop(top, params_.top_logprobs); };
+  if (verdict.top_logprobs.size() != count ||
+      !std::all_of(verdict.top_logprobs.begin(), verdict.top_logprobs.end(), is_sound)) {
+    return Broken(verdict, "not the top logprobs that were asked for");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Speculation::CheckPromptLogprobs(const Verdict& verdict) const {
+  const std::optional<int32_t> top_count = wanted_prompt_logprobs();
+  const auto count = static_cast<size_t>(top_count ? params_.prompt_length - 1 : 0);
+  const auto is_sound = [&](const PromptLogprob& entry) {
+    return !std::isnan(entry.logprob) && IsTop(entry.top, *top_count);
+  };
+  if (verdict.prompt_logprobs.size() != count ||
+      !std::all_of(verdict.prompt_logprobs.begin(), verdict.prompt_logprobs.end(), is_sound)) {
+    return Broken(verdict, "not the prompt logprobs that were asked for");
   }
   return absl::OkStatus();
 }

@@ -19,13 +19,18 @@ struct SpeculationParams {
   int32_t vocab_size = 0;
   int32_t max_inflight_windows = 0;
   std::vector<int32_t> resumed_tokens = {};  // committed before; fewer than max_tokens
+  int32_t top_logprobs = 0;                  // alternatives for each committed token
+  // Alternatives for each prompt token; unset: none wanted.
+  std::optional<int32_t> prompt_logprobs = std::nullopt;
 };
 
 // What a verdict changed.
 struct SpeculationEffect {
-  int32_t first_position = 0;   // of the newly committed tokens
-  std::vector<int32_t> tokens;  // newly committed, in order
-  std::vector<float> logprobs;  // as many
+  int32_t first_position = 0;                  // of the newly committed tokens
+  std::vector<int32_t> tokens;                 // newly committed, in order
+  std::vector<float> logprobs;                 // as many
+  std::vector<TopLogprobs> top_logprobs;       // as many, when asked for
+  std::vector<PromptLogprob> prompt_logprobs;  // with the first opening verdict, when asked for
   // Set when candidates were dropped: state computed for positions from here on is of tokens that
   // do not stand. Always committed length - 1, for the newest committed token is the next row's
   // input.
@@ -91,6 +96,10 @@ class Speculation {
 
   // Queries.
 
+  // What a new session must be asked for: no opening verdict has brought the prompt's logprobs yet.
+  std::optional<int32_t> wanted_prompt_logprobs() const {
+    return has_prompt_logprobs_ ? std::nullopt : params_.prompt_logprobs;
+  }
   int32_t committed_length() const { return params_.prompt_length + committed_count_; }
   int32_t length() const { return params_.prompt_length + output_count(); }
   // Committed tokens, then candidates. Position prompt_length + i is output()[i]. Valid until the
@@ -132,6 +141,9 @@ class Speculation {
   absl::Status CheckDiscarded(const Verdict& verdict) const;
   absl::Status CheckDecision(const Verdict& verdict, const InFlight& window) const;
   absl::Status CheckCommitted(const Verdict& verdict) const;
+  absl::Status CheckAlternatives(const Verdict& verdict) const;
+  absl::Status CheckPromptLogprobs(const Verdict& verdict) const;
+  bool IsTop(const TopLogprobs& top, int32_t count) const;
   std::vector<int32_t> CommittedBy(const Verdict& verdict) const;
 
   void Commit(const Verdict& verdict, SpeculationEffect& effect);
@@ -143,6 +155,7 @@ class Speculation {
   int32_t submitted_count_ = 0;  // candidates in windows of the current epoch
   bool has_proposed_end_ = false;
   bool has_ended_ = false;
+  bool has_prompt_logprobs_ = false;
 
   uint64_t session_id_ = 0;
   bool is_open_ = false;

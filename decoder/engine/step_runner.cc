@@ -20,7 +20,7 @@ StepRunner::StepRunner(ForwardModel& model, KvCache& kv, std::vector<int32_t> ru
   sampled_.reserve(max_logit_rows);
 }
 
-void StepRunner::AddRows(const RequestRows& rows) {
+void StepRunner::AddRows(RequestRows& rows) {
   Request& request = *rows.request;
   const SequenceState& state = *request.schedule.state;
   SequenceRows sequence;
@@ -31,6 +31,12 @@ void StepRunner::AddRows(const RequestRows& rows) {
   sequences_.push_back(sequence);
   for (int32_t i = 0; i < rows.row_count; ++i) {
     const int32_t position = state.length() + i;
+    if (request.NeedsPromptLogprob(position)) {
+      logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
+      sampling_.push_back({.given_token = request.TokenAt(position + 1),
+                           .top_count = *request.params.prompt_logprobs});
+      ++rows.prompt_logprob_count;
+    }
     token_ids_.push_back(request.TokenAt(position));
     positions_.push_back(position);
   }
@@ -42,18 +48,21 @@ void StepRunner::AddRows(const RequestRows& rows) {
   sample.top_p = request.params.top_p;
   sample.min_p = request.params.min_p;
   sample.seed = request.params.seed;
+  sample.choice_index = request.params.choice_index;
+  // A candidate needs none: what counts is what the verifier says.
+  if (!request.verification) sample.top_count = request.params.top_logprobs;
   sample.position = state.length() + rows.row_count;
   sample.edits = request.NextEdits();
   sampling_.push_back(sample);
 }
 
-absl::Status StepRunner::Run(std::span<const RequestRows> rows) {
+absl::Status StepRunner::Run(std::span<RequestRows> rows) {
   token_ids_.clear();
   positions_.clear();
   sequences_.clear();
   logit_rows_.clear();
   sampling_.clear();
-  for (const RequestRows& request_rows : rows) AddRows(request_rows);
+  for (RequestRows& request_rows : rows) AddRows(request_rows);
   sampled_.resize(sampling_.size());
 
   const auto rung =
@@ -69,6 +78,7 @@ absl::Status StepRunner::Run(std::span<const RequestRows> rows) {
   pass.sequences = sequences_;
   pass.logit_rows = logit_rows_;
   SELFSAME_CHECK(pass.row_count <= model_.limits().max_rows);
+  SELFSAME_CHECK(static_cast<int32_t>(logit_rows_.size()) <= model_.limits().max_logit_rows);
   RETURN_IF_ERROR(model_.Run(pass, kv_, sampling_, sampled_));
 
   for (const RequestRows& request_rows : rows) {

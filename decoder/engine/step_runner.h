@@ -17,6 +17,8 @@ struct RequestRows {
   Request* request = nullptr;
   int32_t row_count = 0;
   bool is_sampled = false;  // the last row gives the next token
+  // Rows that give logprobs of the prompt. Set by StepRunner::Run.
+  int32_t prompt_logprob_count = 0;
 };
 
 // Turns the rows of a step into one pass of the model. Its buffers are allocated once. One thread.
@@ -26,14 +28,15 @@ class StepRunner {
   // beyond the last, it has the rows it has.
   StepRunner(ForwardModel& model, KvCache& kv, std::vector<int32_t> rungs = {});
 
-  // Runs the pass and advances each request's state over its rows. Then sampled() holds one token
-  // for each of `rows` that is sampled, in order. An error means the device is lost. REQUIRES: room
-  // reserved in each state; rows within the model's limits.
-  absl::Status Run(std::span<const RequestRows> rows);
+  // Runs the pass and advances each request's state over its rows. Then sampled() holds, for each
+  // of `rows` in order, its prompt logprobs and, where it is sampled, the next token. An error
+  // means the device is lost. REQUIRES: room reserved in each state; rows within the model's
+  // limits.
+  absl::Status Run(std::span<RequestRows> rows);
   std::span<const SampledToken> sampled() const { return sampled_; }
 
  private:
-  void AddRows(const RequestRows& rows);
+  void AddRows(RequestRows& rows);
 
   ForwardModel& model_;
   KvCache& kv_;

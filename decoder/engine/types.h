@@ -4,6 +4,7 @@
 // events (decoder/service), windows and verdicts (decoder/verifier_client). Plain data; no gRPC.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,8 +12,15 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/sampling/logit_rules.h"
+#include "common/token_logprob.h"
 
 namespace selfsame::decoder {
+
+// The choices of one call have one fingerprint: that of the verifier which the first of them to be
+// verified finds. The engine thread's.
+struct ChoiceGroup {
+  std::string fingerprint;  // empty: not known yet
+};
 
 // One validated generation with every default resolved.
 struct GenerationRequest {
@@ -30,6 +38,11 @@ struct GenerationRequest {
   bool is_deterministic = false;
   bool logprobs = false;
   int32_t priority = 0;  // lower is sooner
+  int32_t choice_index = 0;                // of n choices of one call; part of the noise
+  int32_t top_logprobs = 0;                // alternatives for each output token
+  std::optional<int32_t> prompt_logprobs;  // for each prompt token; unset: none wanted
+  // What the choices of one call share; null where there is one choice.
+  std::shared_ptr<ChoiceGroup> group;
   std::optional<std::string> expected_fingerprint;
   bool stream_candidates = false;  // deterministic requests only
   // Output tokens the client has from an earlier stream: committed, fewer than max_tokens. They are
@@ -52,11 +65,18 @@ struct ChunkEvent {
   std::vector<float> logprobs;  // empty unless asked for
   std::string text;
   bool is_candidate = false;
+  std::vector<TopLogprobs> top_logprobs{};  // empty unless asked for
 };
 
 // The candidates at positions from `length` on are dropped.
 struct RetractEvent {
   int32_t length = 0;
+};
+
+// Logprobs of the prompt's tokens from `first_position` on.
+struct PromptLogprobsEvent {
+  int32_t first_position = 0;
+  std::vector<PromptLogprob> entries;
 };
 
 struct CompleteEvent {
@@ -80,6 +100,9 @@ class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
   virtual void OnStarted(const StartedEvent& event) = 0;
+  // In pieces, from position 1 on without a gap, all before the first committed
+  // chunk. Only when asked for.
+  virtual void OnPromptLogprobs(PromptLogprobsEvent event) = 0;
   virtual void OnChunk(ChunkEvent event) = 0;
   // Comes only to a request that asked for candidates.
   virtual void OnRetract(const RetractEvent&) {}
@@ -102,6 +125,8 @@ struct SessionOpening {
   int32_t max_tokens = 0;
   std::vector<int32_t> stop_token_ids;
   std::optional<std::string> expected_fingerprint;
+  int32_t top_logprobs = 0;
+  std::optional<int32_t> prompt_logprobs = std::nullopt;
 };
 
 struct Window {
@@ -125,6 +150,8 @@ struct Verdict {
   std::vector<float> logprobs;
   End end = End::kNone;
   int32_t cached_tokens = 0;  // opening: positions the verifier had in its prefix cache
+  std::vector<TopLogprobs> top_logprobs{};
+  std::vector<PromptLogprob> prompt_logprobs{};
 };
 
 struct VerifierInfo {

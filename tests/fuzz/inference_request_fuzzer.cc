@@ -72,6 +72,10 @@ void CheckRequest(const GenerationRequest& request, const RequestLimits& limits)
   SELFSAME_CHECK(request.top_k >= 0 && request.top_p > 0.0f && request.top_p <= 1.0f);
   SELFSAME_CHECK(request.resume_token_ids.size() < static_cast<size_t>(request.max_tokens));
   SELFSAME_CHECK(request.is_deterministic || !request.stream_candidates);
+  SELFSAME_CHECK(request.top_logprobs >= 0 && request.top_logprobs <= kMaxTopLogprobs);
+  SELFSAME_CHECK(request.logprobs || request.top_logprobs == 0);
+  const int32_t alternatives = request.prompt_logprobs.value_or(0);
+  SELFSAME_CHECK(alternatives >= 0 && alternatives <= kMaxTopLogprobs);
   for (size_t i = 1; i < request.stop_token_ids.size(); ++i) {
     SELFSAME_CHECK(request.stop_token_ids[i - 1] < request.stop_token_ids[i]);
   }

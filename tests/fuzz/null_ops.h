@@ -34,7 +34,9 @@ class NullOps final : public FakeOps {
               std::span<SampledToken> out) override {
     for (size_t i = 0; i < params.size(); ++i) {
       out[i] = {.token_id = TokenAt(params[i].position, params[i].seed, vocab_size_),
-                .logprob = -static_cast<float>(params[i].position)};
+                .logprob = -static_cast<float>(params[i].position),
+                .top = TopLogprobs(static_cast<size_t>(params[i].top_count))};
+      if (params[i].given_token >= 0) out[i].token_id = params[i].given_token;
     }
   }
 

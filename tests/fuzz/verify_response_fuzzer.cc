@@ -88,12 +88,20 @@ class CheckingSink final : public GenerationSink {
   explicit CheckingSink(const GenerationRequest& request)
       : next_position_(static_cast<int32_t>(request.prompt_token_ids.size())),
         seed_(request.seed),
+        prompt_length_(next_position_),
+        wants_prompt_logprobs_(request.prompt_logprobs.has_value()),
+        has_top_(request.top_logprobs > 0),
         is_deterministic_(request.is_deterministic),
         has_logprobs_(request.logprobs) {}
 
   void OnStarted(const StartedEvent&) override {
     SELFSAME_CHECK(!has_started_ && !is_done_);
     has_started_ = true;
+  }
+  void OnPromptLogprobs(PromptLogprobsEvent event) override {
+    SELFSAME_CHECK(has_started_ && !is_done_ && token_count_ == 0 && wants_prompt_logprobs_);
+    SELFSAME_CHECK(event.first_position == next_prompt_position_);
+    next_prompt_position_ += static_cast<int32_t>(event.entries.size());
   }
   void OnChunk(ChunkEvent event) override {
     const int32_t shown = event.is_candidate ? static_cast<int32_t>(candidates_.size()) : 0;
@@ -105,6 +113,8 @@ class CheckingSink final : public GenerationSink {
       candidates_.push_back(event.token_ids[0]);
       return;
     }
+    SELFSAME_CHECK(!wants_prompt_logprobs_ || next_prompt_position_ == prompt_length_);
+    SELFSAME_CHECK(event.top_logprobs.size() == (has_top_ ? event.token_ids.size() : 0));
     for (const int32_t token : event.token_ids) {
       if (!candidates_.empty()) {
         SELFSAME_CHECK(candidates_.front() == token);
@@ -141,6 +151,10 @@ class CheckingSink final : public GenerationSink {
   int32_t next_position_;
   std::deque<int32_t> candidates_;
   const uint64_t seed_;
+  const int32_t prompt_length_;
+  const bool wants_prompt_logprobs_;
+  const bool has_top_;
+  int32_t next_prompt_position_ = 1;
   const bool is_deterministic_;
   const bool has_logprobs_;
   bool has_started_ = false;
@@ -189,6 +203,7 @@ class SoundVerifier final : public VerifierLink {
       session.is_open = true;
       Accept(session, verdict);
       verdict.set_canonical_token(CanonicalToken(session.length - 1, session.opening.seed));
+      AddPromptLogprobs(session.opening, verdict);
     } else if (session.windows.empty()) {
       return std::nullopt;
     } else {
@@ -234,11 +249,30 @@ class SoundVerifier final : public VerifierLink {
     }
   }
 
+  static void AddTop(int32_t count, v1::TopLogprobs& top) {
+    for (int32_t i = 0; i < count; ++i) {
+      top.add_token_ids(i);
+      top.add_logprobs(-2.0f);
+    }
+  }
+
+  static void AddPromptLogprobs(const SessionOpening& opening, v1::Verdict& verdict) {
+    if (!opening.prompt_logprobs || opening.prompt_token_ids.size() == 1) return;
+    v1::PromptLogprobs& prompt = *verdict.mutable_prompt_logprobs();
+    prompt.set_first_position(1);
+    for (size_t i = 1; i < opening.prompt_token_ids.size(); ++i) {
+      prompt.add_logprobs(-1.0f);
+      if (*opening.prompt_logprobs > 0)
+        AddTop(*opening.prompt_logprobs, *prompt.add_top_logprobs());
+    }
+  }
+
   static void Accept(Session& session, v1::Verdict& verdict) {
     const int32_t token = CanonicalToken(session.length, session.opening.seed);
     verdict.add_logprobs(-1.0f);
     ++session.length;
     const SessionOpening& opening = session.opening;
+    if (opening.top_logprobs > 0) AddTop(opening.top_logprobs, *verdict.add_top_logprobs());
     const auto& stops = opening.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       verdict.set_end(v1::END_STOP_TOKEN);
@@ -359,6 +393,8 @@ class Harness {
     request.logprobs = input_.ConsumeBool();
     request.stream_candidates = request.is_deterministic && request.logprobs;
     request.seed = input_.ConsumeIntegralInRange<uint64_t>(0, 7);
+    if (request.logprobs && request.seed >= 5) request.top_logprobs = 2;
+    if (request.seed % 3 == 1) request.prompt_logprobs = static_cast<int32_t>(request.seed / 3);
     const int32_t prompt = input_.ConsumeIntegralInRange(1, 20);
     request.prompt_token_ids.assign(static_cast<size_t>(prompt), 'a' + 3);
     request.max_tokens = input_.ConsumeIntegralInRange(1, kContextLimit - prompt);
@@ -439,6 +475,7 @@ class Harness {
     if (change == 12) verdict->set_end(other.end());
     if (change == 13) verdict->set_canonical_token(AnyToken());
     if (change == 14) verdict->add_logprobs(input_.ConsumeFloatingPoint<float>());
+    if (change == 14) verdict->add_top_logprobs()->add_token_ids(AnyToken());
     if (change == 15) Deliver(verifier, *verdict);  // and once more
     Deliver(verifier, *verdict);
   }

@@ -119,6 +119,13 @@ TEST_F(InputTest, BadFieldsAreNamedInMessageAndDetails) {
       {"stop.stop[0]", "empty", [](auto& r) { r.mutable_stop()->add_stop(std::string()); }},
       {"stop.stop_token_ids[0]", "0 to 319",
        [](auto& r) { r.mutable_stop()->add_stop_token_ids(320); }},
+      {"n", "must be 1 to 64", [](auto& r) { r.set_n(0); }},
+      {"n", "must be 1 to 64", [](auto& r) { r.set_n(65); }},
+      {"top_logprobs", "needs logprobs", [](auto& r) { r.set_top_logprobs(1); }},
+      {"top_logprobs", "must be 0 to 20", [](auto& r) { r.set_top_logprobs(21); }},
+      {"top_logprobs", "must be 0 to 20", [](auto& r) { r.set_top_logprobs(-1); }},
+      {"prompt_logprobs", "must be 0 to 20", [](auto& r) { r.set_prompt_logprobs(21); }},
+      {"prompt_logprobs", "must be 0 to 20", [](auto& r) { r.set_prompt_logprobs(-1); }},
       {"expected_fingerprint", "is_deterministic",
        [](auto& r) { r.set_expected_fingerprint(std::string("abc")); }},
   };

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/logprobs.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "selfsame/v1/inference.grpc.pb.h"
 
@@ -77,42 +78,90 @@ void CommitCandidates(const v1::Chunk& chunk, GenerateResult& answer) {
                           answer.candidates.begin() + static_cast<int64_t>(count));
 }
 
-void AddChunk(const v1::Chunk& chunk, int resumed, GenerateResult& answer) {
-  if (!answer.started.has_value() || answer.complete.has_value()) {
-    answer.violation = "a chunk outside of Started and Complete";
+// The choice an event is of; a violation of the answer when there is none that takes it.
+GenerateResult& FindChoice(int choice_index, GenerateResult& answer) {
+  if (choice_index == 0) return answer;
+  const auto index = static_cast<size_t>(choice_index) - 1;
+  if (index < answer.other_choices.size()) return answer.other_choices[index];
+  answer.violation = absl::StrCat("an event of choice ", choice_index);
+  return answer;
+}
+
+void AddEcho(const v1::Chunk& chunk, GenerateResult& answer) {
+  if (chunk.first_position() != static_cast<int>(answer.prompt_token_ids.size()) ||
+      chunk.choice_index() != 0 || chunk.logprobs_size() > 0 || !answer.token_ids.empty()) {
+    answer.violation = "an echo out of turn";
+  }
+  answer.prompt_token_ids.insert(answer.prompt_token_ids.end(), chunk.token_ids().begin(),
+                                 chunk.token_ids().end());
+  answer.prompt_text += chunk.text();
+}
+
+void AddChunk(const v1::Chunk& chunk, int resumed, GenerateResult& all) {
+  GenerateResult& answer = FindChoice(chunk.choice_index(), all);
+  if (!all.started.has_value() || answer.complete.has_value()) {
+    all.violation = "a chunk outside of Started and Complete";
     return;
   }
-  int expected =
-      answer.started->prompt_tokens() + resumed + static_cast<int>(answer.token_ids.size());
+  const int prompt_tokens = all.started->prompt_tokens();
+  if (chunk.token_ids_size() > 0 && chunk.first_position() < prompt_tokens) {
+    AddEcho(chunk, all);
+    return;
+  }
+  int expected = prompt_tokens + resumed + static_cast<int>(answer.token_ids.size());
   if (chunk.is_candidate()) expected += static_cast<int>(answer.candidates.size());
   if (chunk.token_ids_size() > 0 && chunk.first_position() != expected) {
-    answer.violation =
+    all.violation =
         absl::StrCat("chunk at position ", chunk.first_position(), ", expected ", expected);
   }
   if (chunk.is_candidate()) {
-    if (chunk.token_ids_size() != 1) answer.violation = "not one candidate";
+    if (chunk.token_ids_size() != 1) all.violation = "not one candidate";
     answer.candidates.push_back(chunk);
     ++answer.candidate_count;
     return;
   }
   CommitCandidates(chunk, answer);
+  if (&answer != &all && !answer.violation.empty()) all.violation = answer.violation;
   answer.token_ids.insert(answer.token_ids.end(), chunk.token_ids().begin(),
                           chunk.token_ids().end());
   for (const float logprob : chunk.logprobs()) {
     answer.logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
   }
+  for (const v1::TopLogprobs& proto : chunk.top_logprobs()) {
+    const auto top = FromProto(proto);
+    if (!top.ok()) all.violation = top.status().ToString();
+    answer.top_logprobs.push_back(top.value_or(TopLogprobs()));
+  }
   answer.text += chunk.text();
 }
 
-void AddRetract(const v1::Retract& retract, int resumed, GenerateResult& answer) {
-  const int kept = retract.length() - answer.started->prompt_tokens() - resumed -
+void AddRetract(const v1::Retract& retract, int resumed, GenerateResult& all) {
+  GenerateResult& answer = FindChoice(retract.choice_index(), all);
+  const int kept = retract.length() - all.started->prompt_tokens() - resumed -
                    static_cast<int>(answer.token_ids.size());
   if (kept < 0 || kept >= static_cast<int>(answer.candidates.size())) {
-    answer.violation = absl::StrCat("retract to ", retract.length());
+    all.violation = absl::StrCat("retract to ", retract.length());
     return;
   }
   answer.candidates.resize(static_cast<size_t>(kept));
   ++answer.retract_count;
+}
+
+void AddPromptLogprobs(const v1::PromptLogprobs& piece, GenerateResult& answer) {
+  const auto entries = FromProto(piece);
+  if (!entries.ok() || !answer.token_ids.empty() ||
+      piece.first_position() != static_cast<int>(answer.prompt_logprobs.size()) + 1) {
+    answer.violation = "prompt logprobs out of turn, or malformed";
+    return;
+  }
+  answer.prompt_logprobs.insert(answer.prompt_logprobs.end(), entries->begin(), entries->end());
+}
+
+void AddComplete(const v1::Complete& complete, GenerateResult& all) {
+  GenerateResult& answer = FindChoice(complete.choice_index(), all);
+  if (answer.complete.has_value()) all.violation = "complete twice";
+  answer.complete = complete;
+  if (!answer.candidates.empty()) all.violation = "candidates are left at the end";
 }
 
 // `resumed`: tokens the request came with.
@@ -125,10 +174,11 @@ void AddResponse(const v1::GenerateResponse& response, int resumed, GenerateResu
     case v1::GenerateResponse::kChunk:
       AddChunk(response.chunk(), resumed, answer);
       break;
+    case v1::GenerateResponse::kPromptLogprobs:
+      AddPromptLogprobs(response.prompt_logprobs(), answer);
+      break;
     case v1::GenerateResponse::kComplete:
-      if (answer.complete.has_value()) answer.violation = "complete twice";
-      answer.complete = response.complete();
-      if (!answer.candidates.empty()) answer.violation = "candidates are left at the end";
+      AddComplete(response.complete(), answer);
       break;
     case v1::GenerateResponse::kRetract:
       AddRetract(response.retract(), resumed, answer);
@@ -142,7 +192,8 @@ void AddResponse(const v1::GenerateResponse& response, int resumed, GenerateResu
 }  // namespace
 
 bool IsSameAnswer(const GenerateResult& a, const GenerateResult& b) {
-  return a.status == b.status && a.token_ids == b.token_ids && a.logprob_bits == b.logprob_bits;
+  return a.status == b.status && a.token_ids == b.token_ids && a.logprob_bits == b.logprob_bits &&
+         a.top_logprobs == b.top_logprobs && a.prompt_logprobs == b.prompt_logprobs;
 }
 
 std::string Describe(const GenerateResult& answer) {
@@ -172,6 +223,7 @@ GenerateResult TestClient::Generate(const v1::GenerateRequest& request,
   SetTimeout(context, options.timeout);
   if (!options.request_id.empty()) context.AddMetadata(kRequestIdKey, options.request_id);
   GenerateResult answer;
+  answer.other_choices.resize(static_cast<size_t>(std::max(0, request.n() - 1)));
   const auto reader = stubs_->inference->Generate(&context, request);
   v1::GenerateResponse response;
   while (reader->Read(&response)) {
@@ -186,7 +238,11 @@ GenerateResult TestClient::Generate(const v1::GenerateRequest& request,
   if (const auto it = metadata.find(kRequestIdKey); it != metadata.end()) {
     answer.request_id.assign(it->second.data(), it->second.size());
   }
-  if (answer.status.ok() && !answer.complete.has_value()) answer.violation = "OK, not complete";
+  bool is_complete = answer.complete.has_value();
+  for (const GenerateResult& choice : answer.other_choices) {
+    is_complete = is_complete && choice.complete.has_value();
+  }
+  if (answer.status.ok() && !is_complete) answer.violation = "OK, not complete";
   return answer;
 }
 

@@ -10,19 +10,25 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/token_logprob.h"
 #include "selfsame/v1/inference.pb.h"
 
 namespace selfsame::testing {
 
-// Everything one Generate call gave.
+// Everything one Generate call gave: choice 0, and the others.
 struct GenerateResult {
   absl::Status status;
   std::string request_id;  // of the initial metadata
   std::optional<v1::Started> started;
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> logprob_bits;
+  std::vector<TopLogprobs> top_logprobs;
   std::string text;
   std::optional<v1::Complete> complete;
+  std::vector<int32_t> prompt_token_ids;  // this and the next: echoed
+  std::string prompt_text;
+  std::vector<PromptLogprob> prompt_logprobs;
+  std::vector<GenerateResult> other_choices;
   // With stream_candidates: what is shown beyond `token_ids` and `text`; empty at the end.
   std::vector<v1::Chunk> candidates;
   int candidate_count = 0;
@@ -32,7 +38,7 @@ struct GenerateResult {
   std::string violation;
 };
 
-// Token ids and logprob bits, with which determinism is measured.
+// Token ids and the bits of all logprobs, with which determinism is measured.
 bool IsSameAnswer(const GenerateResult& a, const GenerateResult& b);
 // A line for failure messages.
 std::string Describe(const GenerateResult& answer);

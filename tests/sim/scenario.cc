@@ -133,6 +133,8 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
         static_cast<size_t>(random.Below(static_cast<int32_t>(request.resume_token_ids.size()))));
     if (request.is_deterministic) request.expected_fingerprint = "F0";
   }
+  if (request.logprobs && random.Chance(300)) request.top_logprobs = random.Between(1, 3);
+  if (random.Chance(200)) request.prompt_logprobs = random.Below(3);
   return request;
 }
 

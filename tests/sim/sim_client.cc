@@ -19,7 +19,9 @@ SimSequence SequenceOf(const decoder::GenerationRequest& request) {
                               .top_k = request.top_k,
                               .top_p = request.top_p,
                               .min_p = request.min_p,
-                              .seed = request.seed};
+                              .seed = request.seed,
+                              .choice_index = request.choice_index,
+                              .top_count = request.top_logprobs};
   return {sampling, request.logit_rules, request.prompt_token_ids, request.stop_token_ids};
 }
 
@@ -45,6 +47,7 @@ CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t wei
     sequence.Append(token.token_id);
     answer.token_ids.push_back(token.token_id);
     answer.logprobs.push_back(token.logprob);
+    answer.top_logprobs.push_back(token.top);
     answer.text += TextOf(token.token_id);
     if (static_cast<int32_t>(answer.token_ids.size()) <= request.logit_rules.min_tokens) {
       searched_from = answer.text.size();
@@ -123,8 +126,37 @@ void SimClient::OnStarted(const decoder::StartedEvent& event) {
     return;
   }
   fingerprint_ = event.fingerprint;
-  const auto weights = static_cast<uint64_t>(std::stoi(event.fingerprint.substr(1)));
-  expected_ = AnswerOf(request_, weights);
+  weights_ = static_cast<uint64_t>(std::stoi(event.fingerprint.substr(1)));
+  expected_ = AnswerOf(request_, weights_);
+}
+
+void SimClient::OnPromptLogprobs(decoder::PromptLogprobsEvent event) {
+  if (!has_started_ || has_ended_ || has_chunk_) Fail("prompt logprobs out of turn");
+  const auto first = static_cast<size_t>(event.first_position) - 1;
+  if (first != prompt_logprobs_.size()) Fail("a gap in the prompt logprobs");
+  prompt_logprobs_.insert(prompt_logprobs_.end(), event.entries.begin(), event.entries.end());
+  world_.Trace("prompt logprobs", {static_cast<int64_t>(id_), event.first_position,
+                                   static_cast<int64_t>(event.entries.size())});
+}
+
+// Called with the first chunk: by then all of them must be there.
+void SimClient::CheckPromptLogprobs() {
+  const size_t count = request_.prompt_logprobs ? request_.prompt_token_ids.size() - 1 : 0;
+  if (prompt_logprobs_.size() != count) {
+    Fail(absl::StrCat(prompt_logprobs_.size(), " prompt logprobs instead of ", count));
+    return;
+  }
+  Prefix prefix;
+  for (size_t i = 0; i < count; ++i) {
+    prefix.Append(request_.prompt_token_ids[i]);
+    const SampleRow row{.given_token = request_.prompt_token_ids[i + 1],
+                        .top_count = *request_.prompt_logprobs};
+    const SampledToken expected = prefix.Next(row, weights_);
+    if (prompt_logprobs_[i] != PromptLogprob{expected.logprob, expected.top}) {
+      Fail(absl::StrCat("the logprob of prompt token ", i + 1, " is not the one of its prefix"));
+      return;
+    }
+  }
 }
 
 void SimClient::OnChunk(decoder::ChunkEvent event) {
@@ -135,6 +167,8 @@ void SimClient::OnChunk(decoder::ChunkEvent event) {
     return;
   }
   CommitCandidates(event);
+  if (!has_chunk_) CheckPromptLogprobs();
+  has_chunk_ = true;
   const size_t first = token_ids_.size();
   if (event.first_position != static_cast<int32_t>(request_.prompt_token_ids.size() + first)) {
     Fail("a chunk's position");
@@ -203,6 +237,11 @@ void SimClient::CheckDeterministic(size_t first, const decoder::ChunkEvent& even
   for (size_t i = first; i < token_ids_.size(); ++i) {
     if (i >= expected_.token_ids.size() || token_ids_[i] != expected_.token_ids[i]) {
       Fail(absl::StrCat("output token ", i, " is not the canonical one"));
+      return;
+    }
+    if (event.top_logprobs.size() != (request_.top_logprobs > 0 ? event.token_ids.size() : 0) ||
+        (request_.top_logprobs > 0 && event.top_logprobs[i - first] != expected_.top_logprobs[i])) {
+      Fail(absl::StrCat("the top logprobs of output token ", i, " are not the canonical ones"));
       return;
     }
     if (!request_.logprobs) continue;

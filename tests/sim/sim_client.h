@@ -19,6 +19,7 @@ namespace selfsame::sim {
 struct CanonicalAnswer {
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;
+  std::vector<TopLogprobs> top_logprobs;
   std::string text;
 };
 CanonicalAnswer AnswerOf(const decoder::GenerationRequest& request, uint64_t weights);
@@ -51,6 +52,7 @@ class SimClient final : public decoder::GenerationSink {
   void SetDeadline(SteadyTime deadline);
 
   void OnStarted(const decoder::StartedEvent& event) override;
+  void OnPromptLogprobs(decoder::PromptLogprobsEvent event) override;
   void OnChunk(decoder::ChunkEvent event) override;
   void OnRetract(const decoder::RetractEvent& event) override;
   void OnComplete(const decoder::CompleteEvent& event) override;
@@ -72,6 +74,7 @@ class SimClient final : public decoder::GenerationSink {
   std::function<void(const SimClient&)> on_broken;
 
  private:
+  void CheckPromptLogprobs();
   struct Candidate {
     int32_t token_id = 0;
     std::string text;
@@ -93,6 +96,9 @@ class SimClient final : public decoder::GenerationSink {
   decoder::GenerationRequest request_;
   CanonicalAnswer expected_;
   std::string fingerprint_;
+  uint64_t weights_ = 0;  // of the verifiers; the fast path has those of 0
+  std::vector<PromptLogprob> prompt_logprobs_;
+  bool has_chunk_ = false;          // a committed one has come
   std::vector<int32_t> token_ids_;  // resumed ones included
   std::string text_;                // likewise
   std::deque<Candidate> candidates_;

@@ -26,7 +26,9 @@ verifier::SessionOpening Convert(decoder::SessionOpening opening) {
           .choice_index = opening.choice_index,
           .max_tokens = opening.max_tokens,
           .stop_token_ids = std::move(opening.stop_token_ids),
-          .expected_fingerprint = std::move(opening.expected_fingerprint)};
+          .expected_fingerprint = std::move(opening.expected_fingerprint),
+          .top_logprobs = opening.top_logprobs,
+          .prompt_logprobs = opening.prompt_logprobs};
 }
 
 verifier::Window Convert(decoder::Window window) {
@@ -46,7 +48,9 @@ decoder::Verdict Convert(const verifier::Verdict& verdict) {
           .canonical_token = verdict.canonical_token,
           .logprobs = verdict.logprobs,
           .end = static_cast<decoder::End>(verdict.end),
-          .cached_tokens = verdict.cached_tokens};
+          .cached_tokens = verdict.cached_tokens,
+          .top_logprobs = verdict.top_logprobs,
+          .prompt_logprobs = verdict.prompt_logprobs};
 }
 
 decoder::VerifierInfo Convert(const verifier::VerifierInfo& info) {
@@ -289,7 +293,7 @@ void SimLink::DeliverVerdict(const std::shared_ptr<Stream>& stream, decoder::Ver
 }
 
 void SimLink::MakeInvalid(decoder::Verdict& verdict) {
-  switch (random_.Below(9)) {
+  switch (random_.Below(11)) {
     case 0:
       ++verdict.committed_length;
       break;
@@ -315,6 +319,12 @@ void SimLink::MakeInvalid(decoder::Verdict& verdict) {
       verdict.outcome = verdict.outcome == decoder::Outcome::kDiscarded
                             ? decoder::Outcome::kCommit
                             : decoder::Outcome::kDiscarded;
+      break;
+    case 8:
+      verdict.top_logprobs.emplace_back();
+      break;
+    case 9:
+      verdict.prompt_logprobs.emplace_back();
       break;
     default:
       verdict.committed_length = std::numeric_limits<int32_t>::max();

@@ -59,7 +59,15 @@ SampledToken Prefix::Next(const SampleRow& sampling, uint64_t weights) const {
   hash = Combine(hash, std::bit_cast<uint32_t>(sampling.min_p));
   hash = Combine(hash, HashOf(sampling.edits));
   while (IsBanned(TokenOf(hash), sampling.edits)) hash = Combine(hash, 1);
-  return {.token_id = TokenOf(hash), .logprob = -static_cast<float>(hash >> 44) / 65536.0f};
+  if (sampling.given_token >= 0) hash = Combine(hash, static_cast<uint64_t>(sampling.given_token));
+  SampledToken token{
+      .token_id = TokenOf(hash), .logprob = -static_cast<float>(hash >> 44) / 65536.0f, .top = {}};
+  if (sampling.given_token >= 0) token.token_id = sampling.given_token;
+  for (int32_t i = 0; i < sampling.top_count; ++i) {
+    hash = Combine(hash, static_cast<uint64_t>(i));
+    token.top.push_back({TokenOf(hash), -static_cast<float>(hash >> 44) / 65536.0f});
+  }
+  return token;
 }
 
 std::unique_ptr<KvCache> SimModel::CreateCache(int32_t block_count, Random random) {
@@ -153,9 +161,12 @@ absl::Status SimModel::Run(const Pass& pass, KvCache& kv, std::span<const Sample
     const auto row = static_cast<size_t>(pass.logit_rows[i]);
     SELFSAME_CHECK(owners[row] != nullptr);
     const int32_t position = pass.positions[row];
-    if (sampling[i].position != position + 1) world_.Fail("a sampling row's position");
+    const bool is_given = sampling[i].given_token >= 0;
+    if (!is_given && sampling[i].position != position + 1) {
+      world_.Fail("a sampling row's position");
+    }
     out[i] = ReadPrefix(*owners[row], position + 1, kv).Next(sampling[i], weights_);
-    if (log_ != nullptr) out[i] = Propose(out[i], sampling[i]);
+    if (log_ != nullptr && !is_given) out[i] = Propose(out[i], sampling[i]);
   }
   return absl::OkStatus();
 }

@@ -42,16 +42,24 @@ Answer RunCanonicalLoop(Model& model, const std::vector<int32_t>& prompt,
   Answer answer;
   std::vector<int32_t> tokens = prompt;
   for (int32_t position = 0; position + 1 < context_limit; ++position) {
+    const auto next = static_cast<size_t>(position) + 1;
     const auto edits =
         NaiveEdits(params.logit_rules, prompt, answer.token_ids, params.stop_token_ids);
     SampleRow sampling = params.sampling;
     sampling.edits = edits;
-    const SampledToken sampled = RunOneRow(
-        model, **kv, block_table, tokens[static_cast<size_t>(position)], position, sampling);
-    if (position + 1 < static_cast<int32_t>(prompt.size())) continue;
+    if (next < prompt.size() && params.prompt_logprobs) {
+      sampling = {.given_token = prompt[next], .top_count = *params.prompt_logprobs};
+    }
+    const SampledToken sampled =
+        RunOneRow(model, **kv, block_table, tokens[next - 1], position, sampling);
+    if (next < prompt.size()) {
+      if (params.prompt_logprobs) answer.prompt_logprobs.push_back({sampled.logprob, sampled.top});
+      continue;
+    }
     tokens.push_back(sampled.token_id);
     answer.token_ids.push_back(sampled.token_id);
     answer.logprobs.push_back(sampled.logprob);
+    if (params.sampling.top_count > 0) answer.top_logprobs.push_back(sampled.top);
     if (std::count(params.stop_token_ids.begin(), params.stop_token_ids.end(), sampled.token_id) ||
         static_cast<int32_t>(answer.token_ids.size()) == params.max_tokens) {
       break;

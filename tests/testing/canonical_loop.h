@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/model/model.h"
@@ -11,6 +12,8 @@ namespace selfsame::testing {
 struct Answer {
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;
+  std::vector<TopLogprobs> top_logprobs;       // as many, if sampling.top_count > 0
+  std::vector<PromptLogprob> prompt_logprobs;  // of the prompt's tokens but the first, if wanted
 };
 
 struct LoopParams {
@@ -18,6 +21,7 @@ struct LoopParams {
   LogitRules logit_rules = {};
   int32_t max_tokens = 0;
   std::vector<int32_t> stop_token_ids;
+  std::optional<int32_t> prompt_logprobs;  // alternatives for each; unset: none wanted
 };
 
 // The answer by definition: a fresh cache, one row a pass, from the first prompt token to the last

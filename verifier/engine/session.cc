@@ -21,7 +21,10 @@ Session::Session(SessionOpening opening, int32_t context_limit, SteadyTime now)
                 .top_p = opening.top_p,
                 .min_p = opening.min_p,
                 .seed = opening.seed,
-                .choice_index = opening.choice_index},
+                .choice_index = opening.choice_index,
+                .top_count = opening.top_logprobs},
+      prompt_logprobs_wanted_(opening.prompt_logprobs.has_value()),
+      prompt_top_count_(opening.prompt_logprobs.value_or(0)),
       opened_at_(now),
       tokens_(std::move(opening.prompt_token_ids)) {
   tokens_.insert(tokens_.end(), opening.committed_token_ids.begin(),
@@ -69,8 +72,18 @@ absl::StatusOr<std::optional<Verdict>> Session::AddWindow(Window window, SteadyT
   return std::optional<Verdict>();
 }
 
+SampleRow Session::PromptRow(int32_t position) const {
+  return {.given_token = tokens_[static_cast<size_t>(position) + 1],
+          .top_count = prompt_top_count_};
+}
+
+void Session::AddPromptLogprob(int32_t position, const SampledToken& given) {
+  SELFSAME_CHECK(position == static_cast<int32_t>(prompt_logprobs_.size()));
+  prompt_logprobs_.push_back({given.logprob, given.top});
+}
+
 Verdict Session::Open(const SampledToken& canonical) {
-  SELFSAME_CHECK(!is_open_);
+  SELFSAME_CHECK(!is_open_ && !needs_all_prompt_rows());
   is_open_ = true;
   tokens_.push_back(canonical.token_id);
   pending_length_ = committed_length();
@@ -78,6 +91,11 @@ Verdict Session::Open(const SampledToken& canonical) {
   Verdict verdict = MakeVerdict(0, Outcome::kCommit);
   verdict.canonical_token = canonical.token_id;
   verdict.logprobs = {canonical.logprob};
+  AddTopLogprobs({&canonical, 1}, verdict);
+  verdict.prompt_logprobs = std::move(prompt_logprobs_);
+  // What was given is not asked for again, even if the KV is computed anew.
+  prompt_logprobs_.clear();
+  prompt_logprobs_wanted_ = false;
   return verdict;
 }
 
@@ -89,8 +107,8 @@ std::vector<Verdict> Session::Decide(size_t window_count, std::span<const Sample
     const auto rows = static_cast<size_t>(window_rows(0));
     SELFSAME_CHECK(rows <= canonical.size());
     const Window& window = pending_.front().window;
-    WindowDecision decision =
-        policy(rules_, committed_length(), window.candidate_ids, canonical.first(rows));
+    const std::span<const SampledToken> results = canonical.first(rows);
+    WindowDecision decision = policy(rules_, committed_length(), window.candidate_ids, results);
     SELFSAME_CHECK(!decision.committed.empty());
     canonical = canonical.subspan(rows);
     tokens_.insert(tokens_.end(), decision.committed.begin(), decision.committed.end());
@@ -103,6 +121,7 @@ std::vector<Verdict> Session::Decide(size_t window_count, std::span<const Sample
     Verdict verdict = MakeVerdict(window.window_id, decision.outcome);
     if (decision.outcome == Outcome::kRollback) verdict.canonical_token = tokens_.back();
     verdict.logprobs = std::move(decision.logprobs);
+    AddTopLogprobs(results.first(verdict.logprobs.size()), verdict);
     verdicts.push_back(std::move(verdict));
     pending_.pop_front();
     if (decision.outcome == Outcome::kRollback || has_ended()) {
@@ -111,6 +130,11 @@ std::vector<Verdict> Session::Decide(size_t window_count, std::span<const Sample
     }
   }
   return verdicts;
+}
+
+void Session::AddTopLogprobs(std::span<const SampledToken> committed, Verdict& verdict) const {
+  if (sampling_.top_count == 0) return;
+  for (const SampledToken& token : committed) verdict.top_logprobs.push_back(token.top);
 }
 
 void Session::DiscardPending(std::vector<Verdict>& verdicts) {
@@ -130,7 +154,9 @@ Verdict Session::MakeVerdict(uint64_t window_id, Outcome outcome) const {
           .canonical_token = std::nullopt,
           .logprobs = {},
           .end = outcome == Outcome::kDiscarded ? End::kNone : end_,
-          .cached_tokens = 0};
+          .cached_tokens = 0,
+          .top_logprobs = {},
+          .prompt_logprobs = {}};
 }
 
 SteadyTime Session::waiting_since() const {

@@ -28,7 +28,20 @@ class Session {
   // it was discarded. An error ends the session.
   absl::StatusOr<std::optional<Verdict>> AddWindow(Window window, SteadyTime now);
 
-  // The opening verdict, from the row of the newest committed token. REQUIRES: !is_open().
+  // Prompt logprobs: the row at `position` has to say what the prompt's next token is worth, as
+  // PromptRow asks; then AddPromptLogprob takes the result. In order of position, each once.
+  bool NeedsPromptLogprob(int32_t position) const {
+    return prompt_logprobs_wanted_ && position + 1 < rules_.prompt_length &&
+           position >= static_cast<int32_t>(prompt_logprobs_.size());
+  }
+  SampleRow PromptRow(int32_t position) const;
+  void AddPromptLogprob(int32_t position, const SampledToken& given);
+  // Prompt logprobs are still missing: the rows that give them must run, whatever KV there is to
+  // be had without.
+  bool needs_all_prompt_rows() const { return NeedsPromptLogprob(rules_.prompt_length - 2); }
+
+  // The opening verdict, from the row of the newest committed token. REQUIRES: !is_open(); no
+  // prompt logprob is missing.
   Verdict Open(const SampledToken& canonical);
 
   // Decides the first `window_count` pending windows. `canonical` has the results of their rows, in
@@ -66,12 +79,16 @@ class Session {
 
   Verdict MakeVerdict(uint64_t window_id, Outcome outcome) const;
   void DiscardPending(std::vector<Verdict>& verdicts);
+  // `committed` are the results of the verdict's newly committed tokens.
+  void AddTopLogprobs(std::span<const SampledToken> committed, Verdict& verdict) const;
 
   const uint64_t id_;
   EndRules rules_;
   SampleRow sampling_;
   // Of a session that edits logits: a prefix of committed output and pending candidates.
   std::optional<LogitEditor> editor_;
+  bool prompt_logprobs_wanted_ = false;
+  int32_t prompt_top_count_ = 0;
   const SteadyTime opened_at_;
   std::vector<int32_t> tokens_;  // committed
   std::deque<PendingWindow> pending_;
@@ -79,6 +96,7 @@ class Session {
   uint32_t epoch_ = 0;
   uint32_t newest_window_epoch_ = 0;
   uint64_t newest_window_id_ = 0;
+  std::vector<PromptLogprob> prompt_logprobs_;  // of positions 1, 2, ..; until they are given
   bool is_open_ = false;
   End end_ = End::kNone;
 };

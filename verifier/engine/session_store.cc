@@ -64,8 +64,10 @@ std::vector<StoredSession*> SessionStore::ByAge() {
 void SessionStore::TakeCached(StoredSession& stored) {
   if (stored.state->block_count() > 0) return;
   const Session& session = stored.session;
-  stored.state->TakeCached([&](int32_t position) { return session.TokenAt(position); },
-                           session.committed_length() - 1);
+  if (!session.needs_all_prompt_rows()) {
+    stored.state->TakeCached([&](int32_t position) { return session.TokenAt(position); },
+                             session.committed_length() - 1);
+  }
   stored.cached_length = stored.state->length();
   stored.is_fresh = true;
 }

@@ -64,7 +64,7 @@ class SessionStore {
   std::vector<StoredSession*> ByAge();
 
   // Gives a session without any KV what the prefix cache has of it, all but its newest committed
-  // token at most.
+  // token at most; nothing while the session needs all rows of its prompt.
   static void TakeCached(StoredSession& session);
   // Lets others take over the settled KV of `session`. REQUIRES: its pass is over.
   static void Publish(StoredSession& session);

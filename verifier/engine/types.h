@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "common/sampling/logit_rules.h"
+#include "common/token_logprob.h"
 
 namespace selfsame::verifier {
 
@@ -31,6 +32,8 @@ struct SessionOpening {
   int32_t max_tokens = 0;  // output tokens, committed ones included
   std::vector<int32_t> stop_token_ids;
   std::optional<std::string> expected_fingerprint;
+  int32_t top_logprobs = 0;                // alternatives for each output token
+  std::optional<int32_t> prompt_logprobs;  // for each prompt token; unset: none wanted
 };
 
 struct Window {
@@ -54,6 +57,9 @@ struct Verdict {
   std::vector<float> logprobs;  // of the newly committed tokens, in order
   End end = End::kNone;
   int32_t cached_tokens = 0;  // opening: positions whose KV was found in the prefix cache
+  std::vector<TopLogprobs> top_logprobs{};  // as many as logprobs, when asked for
+  // Opening, when asked for: of the prompt's tokens but the first.
+  std::vector<PromptLogprob> prompt_logprobs{};
 };
 
 // Receives what the engine says to one stream. Called on the engine thread: must not block, and

@@ -38,6 +38,25 @@ absl::Status ValidateSampling(const SessionOpening& opening) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateLogprobs(const SessionOpening& opening) {
+  const auto check = [](std::string_view field, int32_t count) -> absl::Status {
+    if (count >= 0 && count <= kMaxTopLogprobs) return absl::OkStatus();
+    return InvalidArgumentError(field,
+                                absl::StrCat("must be 0 to ", kMaxTopLogprobs, ", not ", count));
+  };
+  RETURN_IF_ERROR(check("top_logprobs", opening.top_logprobs));
+  if (!opening.prompt_logprobs) return absl::OkStatus();
+  RETURN_IF_ERROR(check("prompt_logprobs", *opening.prompt_logprobs));
+  const int64_t count = static_cast<int64_t>(opening.prompt_token_ids.size()) *
+                        (1 + int64_t{*opening.prompt_logprobs});
+  if (count <= kMaxPromptLogprobs) return absl::OkStatus();
+  return InvalidArgumentError("prompt_logprobs",
+                              absl::StrCat("asks for ", count,
+                                           " logprobs, alternatives included; the "
+                                           "limit is ",
+                                           kMaxPromptLogprobs));
+}
+
 // Committed tokens that already reach an end leave nothing to verify.
 absl::Status ValidateStop(const SessionOpening& opening, int32_t vocab_size) {
   if (opening.max_tokens < 1) {
@@ -86,6 +105,7 @@ absl::Status ValidateOpening(const SessionOpening& opening, const VerifierInfo& 
   RETURN_IF_ERROR(
       ValidateTokenIds("committed_token_ids", opening.committed_token_ids, info.vocab_size));
   RETURN_IF_ERROR(ValidateSampling(opening));
+  RETURN_IF_ERROR(ValidateLogprobs(opening));
   RETURN_IF_ERROR(ValidateStop(opening, info.vocab_size));
   return ValidateLogitRules(opening.logit_rules, opening.max_tokens, info.vocab_size);
 }

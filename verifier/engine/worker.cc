@@ -31,7 +31,10 @@ size_t AddRows(StoredSession& stored, int32_t row_count, PassRows& rows) {
   size_t logit_rows = 0;
   for (int32_t position = first; position < first + row_count; ++position) {
     const int32_t token_id = session.TokenAt(position);
-    if (position + 1 >= session.committed_length()) {
+    if (session.NeedsPromptLogprob(position)) {
+      rows.AddLogitRow(token_id, session.PromptRow(position));
+      ++logit_rows;
+    } else if (position + 1 >= session.committed_length()) {
       rows.AddLogitRow(token_id, session.SamplingAfter(position));
       ++logit_rows;
     } else {
@@ -52,6 +55,8 @@ Worker::Worker(ForwardModel& model, std::unique_ptr<KvCache> kv, VerifierInfo in
       builder_(info_.rungs.back(), max_wait),
       store_(kv_->block_count(), info_.max_sessions, enable_prefix_caching) {
   SELFSAME_CHECK(info_.rungs.back() >= info_.max_window_size);
+  // Every row of a pass may have logits, where windows and prompt logprobs are wanted.
+  SELFSAME_CHECK(info_.rungs.back() <= model.limits().max_logit_rows);
   SELFSAME_CHECK(kv_->block_count() >= BlocksFor(info_.context_limit));
 }
 
@@ -257,7 +262,13 @@ void Worker::Give(StreamSink& sink, Verdict verdict) {
 void Worker::Apply(const Run& run, std::span<const SampledToken> sampled) {
   Session& session = run.session->session;
   SequenceState& state = *run.session->state;
-  state.Advance(run.settled_length + run.planned.row_count);
+  const int32_t end = run.settled_length + run.planned.row_count;
+  state.Advance(end);
+  for (int32_t position = run.settled_length; position < end; ++position) {
+    if (!session.NeedsPromptLogprob(position)) continue;
+    session.AddPromptLogprob(position, sampled.front());
+    sampled = sampled.subspan(1);
+  }
   StreamSink& sink = SinkOf(run.session->key.stream_id);
   if (run.planned.window_count > 0) {
     const auto window_count = static_cast<size_t>(run.planned.window_count);

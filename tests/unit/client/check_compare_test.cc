@@ -46,6 +46,24 @@ TEST(CheckCompareTest, LogprobsAreComparedAsBitsNotAsNumbers) {
   EXPECT_FALSE(FindDifference(nan, nan).has_value());
 }
 
+TEST(CheckCompareTest, AlternativesAreComparedWhereBothAnswersHaveThem) {
+  Answer expected = MakeAnswer(1);
+  for (size_t i = 0; i < expected.token_ids.size(); ++i) {
+    expected.top_logprobs.push_back({{expected.token_ids[i], expected.logprobs[i]}, {9, -5.0f}});
+  }
+  EXPECT_FALSE(FindDifference(expected, expected).has_value());
+  EXPECT_FALSE(FindDifference(expected, MakeAnswer(1)).has_value());
+  for (const TokenLogprob& changed : {TokenLogprob{8, -5.0f}, TokenLogprob{9, -5.0000005f}}) {
+    Answer actual = expected;
+    actual.top_logprobs[4].back() = changed;
+    const auto difference = FindDifference(expected, actual);
+    ASSERT_TRUE(difference.has_value());
+    EXPECT_TRUE(difference->logprobs);
+    EXPECT_FALSE(difference->tokens);
+    EXPECT_EQ(difference->position, 4u);
+  }
+}
+
 TEST(CheckCompareTest, APrefixDiffersAtItsEnd) {
   for (const bool swapped : {false, true}) {
     const Answer a = MakeAnswer(1, swapped ? 8 : 6);

@@ -117,6 +117,56 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenCase{"logprobs", [](Verdict& v) { v.logprobs = Logprobs(3); }}),
     ::testing::PrintToStringParamName());
 
+// What was asked for must come, and nothing else.
+TEST(BrokenVerdictTest, AlternativesAndPromptLogprobsAreThoseAskedFor) {
+  const TopLogprobs top = {{5, -0.5f}, {6, -1.0f}};
+  Speculation s({.prompt_length = 3,
+                 .max_tokens = 10,
+                 .stop_token_ids = {},
+                 .vocab_size = kVocab,
+                 .max_inflight_windows = 4,
+                 .top_logprobs = 2,
+                 .prompt_logprobs = 1});
+  s.NewSession(kSession);
+  Append(s, {100, 101});
+  Verdict good = Opening(s, 100);
+  good.top_logprobs = {top};
+  good.prompt_logprobs = {{-1.0f, {{7, -1.0f}}}, {-2.0f, {{8, -1.0f}}}};
+  const float nan = std::nanf("");
+  const std::vector<std::function<void(Verdict&)>> changes = {
+      [](Verdict& v) { v.top_logprobs.clear(); },
+      [&](Verdict& v) { v.top_logprobs.push_back(top); },
+      [](Verdict& v) { v.top_logprobs[0].pop_back(); },
+      [](Verdict& v) { v.top_logprobs[0][1].token_id = kVocab; },
+      [](Verdict& v) { v.top_logprobs[0][1].token_id = -1; },
+      [nan](Verdict& v) { v.top_logprobs[0][0].logprob = nan; },
+      [](Verdict& v) { v.prompt_logprobs.clear(); },
+      [](Verdict& v) { v.prompt_logprobs.pop_back(); },
+      [nan](Verdict& v) { v.prompt_logprobs[1].logprob = nan; },
+      [](Verdict& v) { v.prompt_logprobs[1].top.clear(); }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Verdict bad = good;
+    changes[i](bad);
+    EXPECT_FALSE(s.ApplyVerdict(bad).ok()) << i;
+  }
+  EXPECT_EQ(s.wanted_prompt_logprobs(), 1);
+  auto effect = s.ApplyVerdict(good);
+  ASSERT_TRUE(effect.ok()) << effect.status();
+  EXPECT_EQ(effect->top_logprobs, good.top_logprobs);
+  EXPECT_EQ(effect->prompt_logprobs, good.prompt_logprobs);
+
+  // Once they are here, no session brings them again.
+  EXPECT_EQ(s.wanted_prompt_logprobs(), std::nullopt);
+  s.OnSessionLost();
+  s.NewSession(kSession + 1);
+  Verdict again = Opening(s, 101);
+  again.top_logprobs = {top};
+  again.prompt_logprobs = good.prompt_logprobs;
+  EXPECT_FALSE(s.ApplyVerdict(again).ok());
+  again.prompt_logprobs.clear();
+  EXPECT_TRUE(s.ApplyVerdict(again).ok());
+}
+
 TEST(BrokenVerdictTest, ADecisionOnAStaleWindowIsRefused) {
   Speculation s = Opened();
   Append(s, {101, 102});

@@ -143,8 +143,12 @@ TEST(StartedTest, TellsEveryResolvedParameter) {
 
 TEST(ChunkTest, KeepsTheBitsOfLogprobs) {
   const float odd = std::bit_cast<float>(0xbf800001u);
-  const v1::Chunk chunk = ToProto(ChunkEvent{
-      .first_position = 10, .token_ids = {1, 2}, .logprobs = {odd, -0.0f}, .text = "ab"});
+  const v1::Chunk chunk = ToProto(ChunkEvent{.first_position = 10,
+                                             .token_ids = {1, 2},
+                                             .logprobs = {odd, -0.0f},
+                                             .text = "ab",
+                                             .top_logprobs = {{{1, odd}, {9, -0.0f}}, {}}},
+                                  /*choice_index=*/3);
   EXPECT_EQ(chunk.first_position(), 10);
   EXPECT_THAT(chunk.token_ids(), ElementsAre(1, 2));
   ASSERT_EQ(chunk.logprobs_size(), 2);
@@ -152,13 +156,24 @@ TEST(ChunkTest, KeepsTheBitsOfLogprobs) {
   EXPECT_EQ(std::bit_cast<uint32_t>(chunk.logprobs(1)), 0x80000000u);
   EXPECT_EQ(chunk.text(), "ab");
   EXPECT_FALSE(chunk.is_candidate());
+  EXPECT_EQ(chunk.choice_index(), 3);
+  ASSERT_EQ(chunk.top_logprobs_size(), 2);
+  EXPECT_THAT(chunk.top_logprobs(0).token_ids(), ElementsAre(1, 9));
+  EXPECT_EQ(std::bit_cast<uint32_t>(chunk.top_logprobs(0).logprobs(0)), 0xbf800001u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(chunk.top_logprobs(0).logprobs(1)), 0x80000000u);
 }
 
 TEST(ChunkTest, CandidatesAreMarkedAndTakenBackByLength) {
-  const v1::Chunk chunk = ToProto(ChunkEvent{
-      .first_position = 10, .token_ids = {1}, .logprobs = {}, .text = "a", .is_candidate = true});
+  const v1::Chunk chunk = ToProto(ChunkEvent{.first_position = 10,
+                                             .token_ids = {1},
+                                             .logprobs = {},
+                                             .text = "a",
+                                             .is_candidate = true},
+                                  /*choice_index=*/0);
   EXPECT_TRUE(chunk.is_candidate());
-  EXPECT_EQ(ToProto(RetractEvent{.length = 10}).length(), 10);
+  const v1::Retract retract = ToProto(RetractEvent{.length = 10}, /*choice_index=*/2);
+  EXPECT_EQ(retract.length(), 10);
+  EXPECT_EQ(retract.choice_index(), 2);
 }
 
 TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
@@ -174,7 +189,8 @@ TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
   event.cached_prompt_tokens = 32;
   event.verifier_cached_prompt_tokens = 16;
   event.fingerprint = "abc";
-  const v1::Complete complete = ToProto(event, 99);
+  const v1::Complete complete = ToProto(event, 99, /*choice_index=*/5);
+  EXPECT_EQ(complete.choice_index(), 5);
   EXPECT_EQ(complete.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(complete.stop_string(), "END");
   EXPECT_EQ(complete.prompt_tokens(), 1);
@@ -192,10 +208,10 @@ TEST(CompleteTest, CarriesCountsSeedAndMatchedStop) {
 TEST(CompleteTest, StopTokenZeroIsTold) {
   CompleteEvent event;
   event.stop_token_id = 0;
-  EXPECT_TRUE(ToProto(event, 0).has_stop_token_id());
+  EXPECT_TRUE(ToProto(event, 0, 0).has_stop_token_id());
   event = CompleteEvent();
   event.reason = FinishReason::kLength;
-  const v1::Complete complete = ToProto(event, 0);
+  const v1::Complete complete = ToProto(event, 0, 0);
   EXPECT_EQ(complete.finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(complete.matched_stop_case(), v1::Complete::MATCHED_STOP_NOT_SET);
 }
@@ -219,7 +235,11 @@ TEST(OpenSessionTest, CarriesEverything) {
   opening.max_tokens = 8;
   opening.stop_token_ids = {2, 7};
   opening.expected_fingerprint = "abc";
+  opening.top_logprobs = 6;
+  opening.prompt_logprobs = 0;
   const v1::OpenSession message = ToProto(opening);
+  EXPECT_EQ(message.top_logprobs(), 6);
+  EXPECT_TRUE(message.has_prompt_logprobs());
   EXPECT_EQ(message.session_id(), 3u);
   EXPECT_THAT(message.prompt_token_ids(), ElementsAre(1, 2));
   EXPECT_THAT(message.committed_token_ids(), ElementsAre(3));
@@ -327,6 +347,53 @@ INSTANTIATE_TEST_SUITE_P(
                    [](auto& v) { v.mutable_logprobs()->Resize(kMaxWindowSize + 1, 0.0f); },
                    "logprobs"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(VerdictTest, AlternativesAndPromptLogprobsAreChecked) {
+  v1::Verdict good = Rollback();
+  good.set_window_id(0);
+  good.set_outcome(v1::OUTCOME_COMMIT);
+  for (int i = 0; i < good.logprobs_size(); ++i) {
+    v1::TopLogprobs& top = *good.add_top_logprobs();
+    top.add_token_ids(7);
+    top.add_logprobs(-1.5f);
+  }
+  v1::PromptLogprobs& prompt = *good.mutable_prompt_logprobs();
+  prompt.set_first_position(1);
+  prompt.add_logprobs(-2.0f);
+  prompt.add_top_logprobs()->add_token_ids(4);
+  prompt.mutable_top_logprobs(0)->add_logprobs(-0.5f);
+  const auto verdict = FromProto(good);
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  EXPECT_EQ(verdict->top_logprobs.front(), (TopLogprobs{{7, -1.5f}}));
+  ASSERT_EQ(verdict->prompt_logprobs.size(), 1u);
+  EXPECT_EQ(verdict->prompt_logprobs[0], (PromptLogprob{-2.0f, {{4, -0.5f}}}));
+
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::function<void(v1::Verdict&)>> changes = {
+      [](v1::Verdict& v) { v.add_top_logprobs(); },
+      [](v1::Verdict& v) { v.mutable_top_logprobs(0)->add_token_ids(1); },
+      [](v1::Verdict& v) { v.mutable_top_logprobs(0)->set_token_ids(0, -1); },
+      [nan](v1::Verdict& v) { v.mutable_top_logprobs(0)->set_logprobs(0, nan); },
+      [](v1::Verdict& v) {
+        v.mutable_top_logprobs(0)->mutable_token_ids()->Resize(kMaxTopLogprobs + 1, 0);
+        v.mutable_top_logprobs(0)->mutable_logprobs()->Resize(kMaxTopLogprobs + 1, 0.0f);
+      },
+      [](v1::Verdict& v) { v.mutable_prompt_logprobs()->set_first_position(0); },
+      [](v1::Verdict& v) { v.mutable_prompt_logprobs()->add_logprobs(-1.0f); },
+      [nan](v1::Verdict& v) { v.mutable_prompt_logprobs()->set_logprobs(0, nan); },
+      [](v1::Verdict& v) {
+        v.mutable_prompt_logprobs()->mutable_top_logprobs(0)->add_token_ids(1);
+      },
+      [](v1::Verdict& v) {
+        v.set_window_id(1);
+        v.clear_canonical_token();
+      }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    v1::Verdict bad = good;
+    changes[i](bad);
+    EXPECT_EQ(FromProto(bad).status().code(), absl::StatusCode::kInternal) << i;
+  }
+}
 
 TEST(VerdictTest, EveryEndIsKnown) {
   v1::Verdict message = Rollback();

@@ -69,6 +69,19 @@ TEST_F(EnginePrefixTest, DeterministicAndOrdinaryRequestsFindEachOthersPrompts) 
   EXPECT_EQ(Serve(request), 48);
 }
 
+// The rows that give them must run. Those of a deterministic request run on the verifier.
+TEST_F(EnginePrefixTest, OrdinaryPromptLogprobsTakeNothingFromTheCache) {
+  Create({});
+  GenerationRequest request = RequestOf(4, 50, 20);
+  EXPECT_EQ(Serve(request), 0);
+  request.prompt_logprobs = 1;
+  EXPECT_EQ(Serve(request), 48);
+  request.is_deterministic = false;
+  EXPECT_EQ(Serve(request), 0);
+  request.prompt_logprobs.reset();
+  EXPECT_EQ(Serve(request), 48);
+}
+
 TEST_F(EnginePrefixTest, TheNextTurnFindsTheOutputToo) {
   Create({});
   for (const bool is_deterministic : {true, false}) {

@@ -84,9 +84,10 @@ TinyWorld::Expected TinyWorld::Answer(const GenerationRequest& request) {
                      .top_p = request.top_p,
                      .min_p = request.min_p,
                      .seed = request.seed,
-                     .choice_index = 0,
-                     .position = 0};
+                     .choice_index = request.choice_index,
+                     .top_count = request.top_logprobs};
   params.logit_rules = request.logit_rules;
+  params.prompt_logprobs = request.prompt_logprobs;
   params.max_tokens = request.max_tokens;
   params.stop_token_ids = request.stop_token_ids;
   const selfsame::testing::Answer answer =
@@ -99,7 +100,9 @@ TinyWorld::Expected TinyWorld::Answer(const GenerationRequest& request) {
     expected.text += output->Push(answer.token_ids[i]);
     expected.token_ids.push_back(answer.token_ids[i]);
     expected.logprobs.push_back(answer.logprobs[i]);
+    if (request.top_logprobs > 0) expected.top_logprobs.push_back(answer.top_logprobs[i]);
   }
+  expected.prompt_logprobs = answer.prompt_logprobs;
   expected.reason = output->end()->reason;
   return expected;
 }
@@ -130,6 +133,15 @@ void RecordingSink::OnStarted(const StartedEvent& event) {
   started = event;
 }
 
+void RecordingSink::OnPromptLogprobs(PromptLogprobsEvent event) {
+  EXPECT_TRUE(started.has_value());
+  EXPECT_TRUE(chunks.empty());
+  EXPECT_FALSE(event.entries.empty());
+  EXPECT_EQ(event.first_position, 1 + static_cast<int32_t>(prompt_logprobs.size()));
+  prompt_logprobs.insert(prompt_logprobs.end(), event.entries.begin(), event.entries.end());
+  ++prompt_piece_count;
+}
+
 void RecordingSink::OnChunk(ChunkEvent event) {
   EXPECT_TRUE(started.has_value());
   EXPECT_FALSE(is_done());
@@ -147,6 +159,7 @@ void RecordingSink::OnChunk(ChunkEvent event) {
   }
   token_ids.insert(token_ids.end(), event.token_ids.begin(), event.token_ids.end());
   logprobs.insert(logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+  top_logprobs.insert(top_logprobs.end(), event.top_logprobs.begin(), event.top_logprobs.end());
   text += event.text;
   chunks.push_back(std::move(event));
   MutexLock lock(mutex_);
@@ -304,6 +317,7 @@ void CanonicalVerifier::Process(SessionOpening& opening) {
   verdict.session_id = id;
   Accept(session, Next(session), verdict);
   verdict.canonical_token = session.tokens.back();
+  verdict.prompt_logprobs = std::move(session.prompt_logprobs);
   Send(std::move(verdict));
 }
 
@@ -358,15 +372,24 @@ SampledToken CanonicalVerifier::Next(Session& session) {
     const auto edits = selfsame::testing::NaiveEdits(
         session.opening.logit_rules, session.opening.prompt_token_ids,
         {output, session.tokens.end()}, session.opening.stop_token_ids);
-    const SampleRow sampling{.temperature = session.opening.temperature,
-                             .top_k = session.opening.top_k,
-                             .top_p = session.opening.top_p,
-                             .min_p = session.opening.min_p,
-                             .seed = session.opening.seed,
-                             .choice_index = session.opening.choice_index,
-                             .position = position + 1,
-                             .edits = edits};
+    SampleRow sampling{.temperature = session.opening.temperature,
+                       .top_k = session.opening.top_k,
+                       .top_p = session.opening.top_p,
+                       .min_p = session.opening.min_p,
+                       .seed = session.opening.seed,
+                       .choice_index = session.opening.choice_index,
+                       .position = position + 1,
+                       .top_count = session.opening.top_logprobs,
+                       .edits = edits};
+    const auto next = static_cast<size_t>(position) + 1;
+    const bool is_of_prompt = session.opening.prompt_logprobs.has_value() &&
+                              next < session.opening.prompt_token_ids.size();
+    if (is_of_prompt) {
+      sampling = {.given_token = session.tokens[next],
+                  .top_count = *session.opening.prompt_logprobs};
+    }
     SELFSAME_CHECK(model_->Run(pass, *session.kv, {&sampling, 1}, {&sampled, 1}).ok());
+    if (is_of_prompt) session.prompt_logprobs.push_back({sampled.logprob, sampled.top});
   }
   return sampled;
 }
@@ -374,6 +397,7 @@ SampledToken CanonicalVerifier::Next(Session& session) {
 void CanonicalVerifier::Accept(Session& session, SampledToken token, Verdict& verdict) const {
   session.tokens.push_back(token.token_id);
   verdict.logprobs.push_back(token.logprob);
+  if (session.opening.top_logprobs > 0) verdict.top_logprobs.push_back(token.top);
   verdict.committed_length = static_cast<int32_t>(session.tokens.size());
   const auto& stops = session.opening.stop_token_ids;
   const auto output_count = session.tokens.size() - session.opening.prompt_token_ids.size();

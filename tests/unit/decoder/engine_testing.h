@@ -44,6 +44,8 @@ class TinyWorld {
   struct Expected {
     std::vector<int32_t> token_ids;
     std::vector<float> logprobs;
+    std::vector<TopLogprobs> top_logprobs;
+    std::vector<PromptLogprob> prompt_logprobs;
     std::string text;
     FinishReason reason = FinishReason::kStop;
   };
@@ -75,6 +77,7 @@ class FakeClock final : public Clock {
 class RecordingSink final : public GenerationSink {
  public:
   void OnStarted(const StartedEvent& event) override;
+  void OnPromptLogprobs(PromptLogprobsEvent event) override;
   void OnChunk(ChunkEvent event) override;
   void OnRetract(const RetractEvent& event) override;
   void OnComplete(const CompleteEvent& event) override;
@@ -100,6 +103,9 @@ class RecordingSink final : public GenerationSink {
   int retract_count = 0;
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;
+  std::vector<TopLogprobs> top_logprobs;
+  std::vector<PromptLogprob> prompt_logprobs;
+  int prompt_piece_count = 0;
   std::string text;
   std::optional<CompleteEvent> complete;
   absl::Status status;
@@ -152,6 +158,7 @@ class CanonicalVerifier final : public VerifierLink {
     std::vector<int32_t> tokens;  // prompt and committed output
     std::unique_ptr<KvCache> kv;
     int32_t kv_length = 0;
+    std::vector<PromptLogprob> prompt_logprobs;
     uint32_t epoch = 0;
   };
   struct Close {

@@ -118,6 +118,44 @@ TEST(ResponseQueueTest, DoesNotMergeOverAGap) {
   EXPECT_FALSE(queue.empty());
 }
 
+TEST(ResponseQueueTest, DoesNotMergeChoicesNorOverASeal) {
+  ResponseQueue queue(1 << 10);
+  ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
+  v1::GenerateResponse other = Chunk(11, 2, "b");
+  other.mutable_chunk()->set_choice_index(1);
+  ASSERT_TRUE(queue.Push(other));
+  queue.Seal();
+  other.mutable_chunk()->set_first_position(12);
+  ASSERT_TRUE(queue.Push(other));
+  other.mutable_chunk()->set_first_position(13);
+  ASSERT_TRUE(queue.Push(other));
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), 1);
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), 1);
+  EXPECT_EQ(queue.Pop().chunk().token_ids_size(), 2);
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(ResponseQueueTest, MergesAlternatives) {
+  ResponseQueue queue(1 << 10);
+  for (int i = 0; i < 2; ++i) {
+    v1::GenerateResponse response = Chunk(10 + i, i, "a");
+    response.mutable_chunk()->add_top_logprobs()->add_token_ids(20 + i);
+    ASSERT_TRUE(queue.Push(response));
+  }
+  const v1::Chunk chunk = queue.Pop().chunk();
+  ASSERT_EQ(chunk.top_logprobs_size(), 2);
+  EXPECT_THAT(chunk.top_logprobs(0).token_ids(), ElementsAre(20));
+  EXPECT_THAT(chunk.top_logprobs(1).token_ids(), ElementsAre(21));
+}
+
+TEST(ResponseQueueTest, ALimitThatIsRaisedLetsMoreWait) {
+  ResponseQueue queue(64);
+  while (queue.Push(Complete())) {
+  }
+  queue.RaiseLimit(64);
+  EXPECT_TRUE(queue.Push(Complete()));
+}
+
 TEST(ResponseQueueTest, RefusesMoreThanItsLimit) {
   ResponseQueue queue(64);
   int count = 0;

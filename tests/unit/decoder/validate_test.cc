@@ -285,6 +285,59 @@ TEST(ValidateResumeTest, ASampledAnswerNeedsItsSeed) {
   EXPECT_TRUE(ValidateResume(request, 1.0f, 8).ok());
 }
 
+TEST(ValidateGenerateTest, ChoicesAreFew) {
+  v1::GenerateRequest request = ValidRequest();
+  for (const int n : {1, kMaxChoices}) {
+    request.set_n(n);
+    EXPECT_TRUE(ValidateGenerate(request, kLimits).ok()) << n;
+  }
+  for (const int n : {-1, 0, kMaxChoices + 1}) {
+    request.set_n(n);
+    const absl::Status status = ValidateGenerate(request, kLimits);
+    EXPECT_EQ(FieldOf(status), "n") << n;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("must be 1 to 64")) << n;
+  }
+  request.add_resume_token_ids(1);
+  request.set_n(1);
+  EXPECT_TRUE(ValidateGenerate(request, kLimits).ok());
+  request.set_n(2);
+  EXPECT_EQ(FieldOf(ValidateGenerate(request, kLimits)), "n");
+}
+
+TEST(ValidateGenerateTest, AlternativesAreFewAndNeedLogprobs) {
+  v1::GenerateRequest request = ValidRequest();
+  request.set_top_logprobs(1);
+  EXPECT_EQ(FieldOf(ValidateGenerate(request, kLimits)), "top_logprobs");
+  request.set_logprobs(true);
+  for (const int count : {0, 1, kMaxTopLogprobs}) {
+    request.set_top_logprobs(count);
+    request.set_prompt_logprobs(count);
+    EXPECT_TRUE(ValidateGenerate(request, kLimits).ok()) << count;
+  }
+  for (const int count : {-1, kMaxTopLogprobs + 1}) {
+    request.set_top_logprobs(count);
+    request.clear_prompt_logprobs();
+    const absl::Status status = ValidateGenerate(request, kLimits);
+    EXPECT_EQ(FieldOf(status), "top_logprobs") << count;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("must be 0 to 20")) << count;
+    request.set_top_logprobs(0);
+    request.set_prompt_logprobs(count);
+    EXPECT_EQ(FieldOf(ValidateGenerate(request, kLimits)), "prompt_logprobs") << count;
+  }
+}
+
+TEST(ValidateLengthsTest, PromptLogprobsFitIntoAMessage) {
+  const RequestLimits limits = {.context_limit = 1 << 22, .vocab_size = 1000};
+  v1::GenerateRequest request = ValidRequest();
+  request.set_prompt_logprobs(7);
+  EXPECT_TRUE(ValidateLengths(kMaxPromptLogprobs / 8, request, limits).ok());
+  const absl::Status status = ValidateLengths(kMaxPromptLogprobs / 8 + 1, request, limits);
+  EXPECT_EQ(FieldOf(status), "prompt_logprobs");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 1048576"));
+  request.clear_prompt_logprobs();
+  EXPECT_TRUE(ValidateLengths(kMaxPromptLogprobs, request, limits).ok());
+}
+
 TEST(ValidateTokenizeTest, NeedsAnInput) {
   v1::TokenizeRequest request;
   EXPECT_EQ(FieldOf(ValidateTokenize(request)), "input");

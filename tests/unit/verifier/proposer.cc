@@ -17,6 +17,12 @@ std::vector<Window> Proposer::OnVerdict(const Verdict& verdict) {
     committed_.logprobs.assign(
         answer_.logprobs.begin(),
         answer_.logprobs.begin() + static_cast<int64_t>(opening_.committed_token_ids.size()));
+    if (!answer_.top_logprobs.empty()) {
+      committed_.top_logprobs.assign(
+          answer_.top_logprobs.begin(),
+          answer_.top_logprobs.begin() + static_cast<int64_t>(opening_.committed_token_ids.size()));
+    }
+    committed_.prompt_logprobs = verdict.prompt_logprobs;
     Commit(verdict, {verdict.canonical_token.value()});
     proposed_ = committed_.token_ids.size();
     return Submit();
@@ -63,6 +69,8 @@ void Proposer::Commit(const Verdict& verdict, const std::vector<int32_t>& token_
   committed_.token_ids.insert(committed_.token_ids.end(), token_ids.begin(), token_ids.end());
   committed_.logprobs.insert(committed_.logprobs.end(), verdict.logprobs.begin(),
                              verdict.logprobs.end());
+  committed_.top_logprobs.insert(committed_.top_logprobs.end(), verdict.top_logprobs.begin(),
+                                 verdict.top_logprobs.end());
   EXPECT_EQ(verdict.committed_length,
             prompt_length() + static_cast<int32_t>(committed_.token_ids.size()));
   end_ = verdict.end;

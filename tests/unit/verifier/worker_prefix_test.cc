@@ -55,6 +55,19 @@ TEST_F(WorkerPrefixTest, ColdWarmAndEvictedAnswersAreTheSame) {
   }
 }
 
+// The rows that give them must run; what they leave serves others.
+TEST_F(WorkerPrefixTest, PromptLogprobsTakeNothingFromTheCacheAndAreTheSame) {
+  Start(64);
+  SessionOpening opening = Opening(2, 90, 40);
+  Serve(opening, Reference(opening));
+  opening.prompt_logprobs = 2;
+  const Answer answer = Reference(opening);
+  EXPECT_EQ(answer.prompt_logprobs.size(), 89u);
+  EXPECT_EQ(Serve(opening, answer), 0);
+  opening.prompt_logprobs.reset();
+  EXPECT_EQ(Serve(opening, Reference(opening)), 80);
+}
+
 TEST_F(WorkerPrefixTest, TheNextTurnFindsTheOutputToo) {
   Start(64);
   const SessionOpening opening = Opening(2, 20, 60);

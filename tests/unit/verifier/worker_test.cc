@@ -20,10 +20,17 @@ using ::testing::HasSubstr;
 // Prompts shorter and longer than a block and a pass, answers of several windows.
 constexpr int32_t kPromptLengths[] = {1, 15, 16, 33, 90};
 
+// Some ask for the logprobs of their prompts.
+SessionOpening AskForPrompt(SessionOpening opening) {
+  const auto id = static_cast<int32_t>(opening.session_id);
+  if (id % 4 > 0) opening.prompt_logprobs = id % 4 - 1;
+  return opening;
+}
+
 TEST_F(WorkerTest, TheAnswerIsThatOfTheCanonicalLoopWhateverTheShape) {
   std::vector<Answer> answers;
   for (uint64_t id = 0; id < 5; ++id) {
-    answers.push_back(Reference(Opening(id, kPromptLengths[id], 70)));
+    answers.push_back(Reference(AskForPrompt(Opening(id, kPromptLengths[id], 70))));
   }
   int rollbacks = 0;
   for (const int window_size : {1, 7, 16, 64}) {
@@ -32,7 +39,8 @@ TEST_F(WorkerTest, TheAnswerIsThatOfTheCanonicalLoopWhateverTheShape) {
       Start(window_size * batch);
       proposers_.clear();
       for (uint64_t id = 0; id < 5; ++id) {
-        Add(Opening(id, kPromptLengths[id], 70), answers[id], {.window_size = window_size});
+        Add(AskForPrompt(Opening(id, kPromptLengths[id], 70)), answers[id],
+            {.window_size = window_size});
       }
       RunAll();
       for (auto& [id, proposer] : proposers_) {
@@ -48,7 +56,7 @@ TEST_F(WorkerTest, TheAnswerIsThatOfTheCanonicalLoopWhateverTheShape) {
 TEST_F(WorkerTest, TheAnswerDoesNotDependOnCutsCreditMistakesOrArrival) {
   std::vector<Answer> answers;
   for (uint64_t id = 0; id < 5; ++id) {
-    answers.push_back(Reference(Opening(id, kPromptLengths[id], 60)));
+    answers.push_back(Reference(AskForPrompt(Opening(id, kPromptLengths[id], 60))));
   }
   for (const int wrong_percent : {0, 10, 60, 100}) {
     for (const int max_inflight : {1, 5}) {
@@ -56,7 +64,7 @@ TEST_F(WorkerTest, TheAnswerDoesNotDependOnCutsCreditMistakesOrArrival) {
       Start(96);
       proposers_.clear();
       for (uint64_t id = 0; id < 5; ++id) {
-        Add(Opening(id, kPromptLengths[id], 60), answers[id],
+        Add(AskForPrompt(Opening(id, kPromptLengths[id], 60)), answers[id],
             {.window_size = 24,
              .has_random_cuts = true,
              .max_inflight = max_inflight,
@@ -115,8 +123,8 @@ TEST_F(WorkerTest, EvictedSessionsAreComputedAgainWithTheSameAnswer) {
   // Room for one context: six sessions of up to 150 tokens do not fit side by side.
   Start(64, kContextLimit / kKvBlockTokens);
   for (uint64_t id = 0; id < 6; ++id) {
-    answers.push_back(Reference(Opening(id, 80, 70)));
-    Add(Opening(id, 80, 70), answers.back(), {.window_size = 8, .max_inflight = 2});
+    answers.push_back(Reference(AskForPrompt(Opening(id, 80, 70))));
+    Add(AskForPrompt(Opening(id, 80, 70)), answers.back(), {.window_size = 8, .max_inflight = 2});
   }
   RunAll(/*stagger=*/2);
   for (auto& [id, proposer] : proposers_) ExpectSame(proposer.committed(), answers[id]);

@@ -71,6 +71,7 @@ class WorkerTest : public ::testing::Test {
     opening.top_k = id % 4 == 1 ? 50 : 0;
     opening.top_p = id % 4 == 3 ? 0.9f : 1.0f;
     opening.seed = id * 7;
+    opening.top_logprobs = static_cast<int32_t>(id % 3) * 2;
     return opening;
   }
 
@@ -81,8 +82,10 @@ class WorkerTest : public ::testing::Test {
                        .top_p = opening.top_p,
                        .min_p = opening.min_p,
                        .seed = opening.seed,
-                       .choice_index = opening.choice_index};
+                       .choice_index = opening.choice_index,
+                       .top_count = opening.top_logprobs};
     params.logit_rules = opening.logit_rules;
+    params.prompt_logprobs = opening.prompt_logprobs;
     params.max_tokens = opening.max_tokens;
     params.stop_token_ids = opening.stop_token_ids;
     return testing::RunCanonicalLoop(*model_, opening.prompt_token_ids, params);
@@ -125,6 +128,8 @@ class WorkerTest : public ::testing::Test {
     EXPECT_EQ(std::memcmp(actual.logprobs.data(), expected.logprobs.data(),
                           expected.logprobs.size() * sizeof(float)),
               0);
+    EXPECT_EQ(actual.top_logprobs, expected.top_logprobs);
+    EXPECT_EQ(actual.prompt_logprobs, expected.prompt_logprobs);
   }
 
   static inline testing::TempDir* dir_ = nullptr;
