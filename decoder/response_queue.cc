@@ -29,18 +29,26 @@ void Merge(v1::Chunk& previous, const v1::Chunk& next) {
 
 bool ResponseQueue::IsOfUse(const v1::GenerateResponse& response) {
   if (response.has_retract()) {
-    if (response.retract().length() >= shown_length_) return false;
-    shown_length_ = response.retract().length();
+    int32_t& shown_length = ShownLength(response.retract().choice_index());
+    if (response.retract().length() >= shown_length) return false;
+    shown_length = response.retract().length();
   } else if (response.has_chunk()) {
     const v1::Chunk& chunk = response.chunk();
+    int32_t& shown_length = ShownLength(chunk.choice_index());
     const int32_t end = chunk.first_position() + chunk.token_ids_size();
     if (chunk.is_candidate()) {
-      const bool follows = shown_length_ < 0 || chunk.first_position() == shown_length_;
+      const bool follows = shown_length < 0 || chunk.first_position() == shown_length;
       if (!follows || size_bytes_ > limit_bytes_ / 2) return false;
     }
-    shown_length_ = std::max(shown_length_, end);
+    shown_length = std::max(shown_length, end);
   }
   return true;
+}
+
+int32_t& ResponseQueue::ShownLength(int32_t choice_index) {
+  const auto index = static_cast<size_t>(choice_index);
+  if (index >= shown_lengths_.size()) shown_lengths_.resize(index + 1, -1);
+  return shown_lengths_[index];
 }
 
 bool ResponseQueue::Push(v1::GenerateResponse response) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 #include "selfsame/v1/inference.pb.h"
 
@@ -30,19 +31,22 @@ class ResponseQueue {
   int64_t limit_bytes() const { return limit_bytes_; }
 
  private:
-  // Whether an event has a meaning for the client, given what it is shown; notes what it is shown
-  // then.
-  bool IsOfUse(const v1::GenerateResponse& response);
   struct Entry {
     v1::GenerateResponse response;
     int64_t size_bytes = 0;  // at most; merging drops headers
   };
 
+  // Whether an event has a meaning for the client, given what it is shown; notes what it is shown
+  // then.
+  bool IsOfUse(const v1::GenerateResponse& response);
+  int32_t& ShownLength(int32_t choice_index);
+
   int64_t limit_bytes_;
   std::deque<Entry> waiting_;
   int64_t size_bytes_ = 0;
-  // Where the tokens end that the client has been or will be sent, candidates included; -1: none.
-  int32_t shown_length_ = -1;
+  // Where the tokens of each choice end that the client has been or will be sent, candidates
+  // included; -1: none.
+  std::vector<int32_t> shown_lengths_;
   bool is_sealed_ = false;  // the last of `waiting_` takes nothing in
 };
 

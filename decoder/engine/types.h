@@ -37,7 +37,7 @@ struct GenerationRequest {
   std::vector<int32_t> stop_token_ids;  // end-of-sequence ids included unless ignored; sorted
   bool is_deterministic = false;
   bool logprobs = false;
-  int32_t priority = 0;  // lower is sooner
+  int32_t priority = 0;                    // lower is sooner
   int32_t choice_index = 0;                // of n choices of one call; part of the noise
   int32_t top_logprobs = 0;                // alternatives for each output token
   std::optional<int32_t> prompt_logprobs;  // for each prompt token; unset: none wanted

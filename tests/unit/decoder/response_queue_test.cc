@@ -110,6 +110,23 @@ TEST(ResponseQueueTest, AClientTooSlowForCandidatesGetsThoseThatFollowWhatItHas)
   EXPECT_TRUE(queue.empty());
 }
 
+TEST(ResponseQueueTest, ChoicesAreShownCandidatesOfTheirOwn) {
+  ResponseQueue queue(1 << 12);
+  for (int position = 10; position < 13; ++position) {
+    for (const int choice : {0, 1}) {
+      v1::GenerateResponse candidate = Candidate(position + choice, position);
+      candidate.mutable_chunk()->set_choice_index(choice);
+      ASSERT_TRUE(queue.Push(candidate));
+    }
+  }
+  v1::GenerateResponse retract = Retract(12);
+  retract.mutable_retract()->set_choice_index(1);
+  ASSERT_TRUE(queue.Push(retract));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(queue.Pop().chunk().choice_index(), i % 2);
+  EXPECT_EQ(queue.Pop().retract().choice_index(), 1);
+  EXPECT_TRUE(queue.empty());
+}
+
 TEST(ResponseQueueTest, DoesNotMergeOverAGap) {
   ResponseQueue queue(1 << 10);
   ASSERT_TRUE(queue.Push(Chunk(10, 1, "a")));
