@@ -12,11 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/model/model.h"
-#include "common/sampling/logit_rules.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "tests/integration/canonical_answer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/workload.h"
-#include "tests/testing/canonical_loop.h"
 
 namespace selfsame::testing {
 namespace {
@@ -25,39 +23,12 @@ constexpr int kRequests = 8;
 constexpr int kMaxTokens = kTokenDivisor == 1 ? 160 : 80;
 constexpr int kContextLimit = 512;
 
-std::unique_ptr<Model> LoadCanonicalModel() {
-  auto ops = CreateCpuOps({.schedule = Schedule::kCanonical, .thread_count = 2});
-  EXPECT_TRUE(ops.ok()) << ops.status();
-  auto model = Model::Load(TrainedModelDir(),
-                           {.max_rows = 1, .max_logit_rows = 1, .context_limit = kContextLimit},
-                           *std::move(ops));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
 Answer RunLoop(Model& model, TestClient& client, const v1::GenerateRequest& request) {
-  LoopParams params;
-  params.sampling.temperature = request.sampling().temperature();
-  params.sampling.top_p = request.sampling().top_p();
-  params.sampling.min_p = request.sampling().min_p();
-  params.sampling.seed = request.sampling().seed();
-  LogitRules& rules = params.logit_rules;
-  if (request.sampling().has_repetition_penalty()) {
-    rules.repetition_penalty = request.sampling().repetition_penalty();
-  }
-  rules.presence_penalty = request.sampling().presence_penalty();
-  rules.frequency_penalty = request.sampling().frequency_penalty();
-  rules.logit_bias = SortedBiases(request.sampling().logit_bias());
-  rules.min_tokens = request.stop().min_tokens();
-  params.max_tokens = request.stop().max_tokens();
-  if (!request.stop().ignore_eos()) {
-    params.stop_token_ids = model.generation_defaults().eos_token_ids;
-  }
   v1::TokenizeRequest tokenize;
   tokenize.set_text(request.prompt());
   const auto prompt = client.Tokenize(tokenize);
   EXPECT_TRUE(prompt.ok()) << prompt.status();
-  return RunCanonicalLoop(model, {prompt->token_ids().begin(), prompt->token_ids().end()}, params);
+  return CanonicalAnswer(model, {prompt->token_ids().begin(), prompt->token_ids().end()}, request);
 }
 
 // By request; computed once.
@@ -65,7 +36,7 @@ const std::vector<Answer>& CanonicalAnswers(TestClient& client,
                                             const std::vector<v1::GenerateRequest>& requests) {
   static auto* answers = new std::vector<Answer>;
   if (!answers->empty()) return *answers;
-  const auto model = LoadCanonicalModel();
+  const auto model = LoadCanonicalModel(kContextLimit, 2);
   for (const v1::GenerateRequest& request : requests) {
     answers->push_back(RunLoop(*model, client, request));
   }

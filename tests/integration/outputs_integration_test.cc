@@ -14,10 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
 #include "common/model/model.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "tests/integration/canonical_answer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/workload.h"
-#include "tests/testing/canonical_loop.h"
 
 namespace selfsame::testing {
 namespace {
@@ -56,38 +55,12 @@ std::vector<v1::GenerateRequest> Requests() {
   return requests;
 }
 
-std::unique_ptr<Model> LoadCanonicalModel() {
-  auto ops = CreateCpuOps({.schedule = Schedule::kCanonical, .thread_count = 1});
-  EXPECT_TRUE(ops.ok()) << ops.status();
-  auto model = Model::Load(TrainedModelDir(),
-                           {.max_rows = 1, .max_logit_rows = 1, .context_limit = kContextLimit},
-                           *std::move(ops));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
 std::vector<int32_t> Tokenize(TestClient& client, const std::string& text) {
   v1::TokenizeRequest request;
   request.set_text(text);
   const auto response = client.Tokenize(request);
   EXPECT_TRUE(response.ok()) << response.status();
   return {response->token_ids().begin(), response->token_ids().end()};
-}
-
-Answer RunLoop(Model& model, const std::vector<int32_t>& prompt, const v1::GenerateRequest& request,
-               int32_t choice_index) {
-  LoopParams params;
-  params.sampling = {.temperature = request.sampling().temperature(),
-                     .top_p = request.sampling().top_p(),
-                     .seed = request.sampling().seed(),
-                     .choice_index = choice_index,
-                     .top_count = request.top_logprobs()};
-  if (request.has_prompt_logprobs()) params.prompt_logprobs = request.prompt_logprobs();
-  params.max_tokens = request.stop().max_tokens();
-  if (!request.stop().ignore_eos()) {
-    params.stop_token_ids = model.generation_defaults().eos_token_ids;
-  }
-  return RunCanonicalLoop(model, prompt, params);
 }
 
 void ExpectIsAnswer(const GenerateResult& result, const Answer& answer) {
@@ -106,7 +79,7 @@ void ExpectWellFormed(const GenerateResult& result) {
 }
 
 TEST(OutputsTest, AreThoseOfTheCanonicalLoopInEveryShape) {
-  const auto model = LoadCanonicalModel();
+  const auto model = LoadCanonicalModel(kContextLimit, 1);
   const auto requests = Requests();
   std::vector<Answer> answers;
   struct Shape {
@@ -130,7 +103,7 @@ TEST(OutputsTest, AreThoseOfTheCanonicalLoopInEveryShape) {
       SCOPED_TRACE(i);
       ASSERT_NO_FATAL_FAILURE(ExpectWellFormed(results[i]));
       const auto prompt = Tokenize(client, requests[i].prompt());
-      if (answers.size() == i) answers.push_back(RunLoop(*model, prompt, requests[i], 0));
+      if (answers.size() == i) answers.push_back(CanonicalAnswer(*model, prompt, requests[i]));
       ExpectIsAnswer(results[i], answers[i]);
       EXPECT_EQ(results[i].prompt_logprobs, answers[i].prompt_logprobs);
       EXPECT_EQ(results[i].prompt_token_ids, requests[i].echo() ? prompt : std::vector<int32_t>());
@@ -166,12 +139,12 @@ TEST(OutputsTest, ChoicesDifferAndEachIsTheSameWhateverTheirNumber) {
   ASSERT_EQ(four.other_choices.size(), 3u);
   EXPECT_TRUE(IsSameAnswer(four.other_choices[0], two.other_choices[0]));
 
-  const auto model = LoadCanonicalModel();
+  const auto model = LoadCanonicalModel(kContextLimit, 1);
   const auto prompt = Tokenize(client, request.prompt());
   std::set<std::vector<int32_t>> different = {four.token_ids};
   for (size_t i = 0; i < 3; ++i) {
     ExpectIsAnswer(four.other_choices[i],
-                   RunLoop(*model, prompt, request, static_cast<int32_t>(i) + 1));
+                   CanonicalAnswer(*model, prompt, request, static_cast<int32_t>(i) + 1));
     EXPECT_TRUE(four.other_choices[i].prompt_logprobs.empty());
     different.insert(four.other_choices[i].token_ids);
   }
@@ -182,14 +155,14 @@ TEST(OutputsTest, OrdinaryRequestsGetThemFromTheFastPath) {
   const auto cluster = StartCluster({"--max_batch_tokens=40", "--max_batch_size=8"}, {}, 0);
   ASSERT_NE(cluster, nullptr);
   TestClient& client = cluster->client();
-  const auto model = LoadCanonicalModel();
+  const auto model = LoadCanonicalModel(kContextLimit, 1);
   const auto requests = MakeOrdinary(Requests());
   const auto results = ServeAll(client, requests, ArrivalOrder(kRequests, 5), 3);
   for (size_t i = 0; i < results.size(); ++i) {
     SCOPED_TRACE(i);
     ASSERT_NO_FATAL_FAILURE(ExpectWellFormed(results[i]));
     const auto prompt = Tokenize(client, requests[i].prompt());
-    const Answer answer = RunLoop(*model, prompt, requests[i], 0);
+    const Answer answer = CanonicalAnswer(*model, prompt, requests[i]);
     ASSERT_EQ(results[i].prompt_logprobs.size(), answer.prompt_logprobs.size());
     for (size_t j = 0; j < answer.prompt_logprobs.size(); ++j) {
       EXPECT_NEAR(results[i].prompt_logprobs[j].logprob, answer.prompt_logprobs[j].logprob, 0.2f);
