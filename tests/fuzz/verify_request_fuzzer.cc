@@ -17,6 +17,7 @@
 
 #include "common/canonical/rungs.h"
 #include "common/check.h"
+#include "common/model/model.h"
 #include "tests/fuzz/null_ops.h"
 #include "tests/testing/tiny_model.h"
 #include "verifier/convert.h"
