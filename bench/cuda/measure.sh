@@ -46,8 +46,8 @@ stage() {
 # The products of the 8B shape find their plans once for all settings.
 flips() {
   local settings=()
-  for gain in 1 2 4; do
-    for beta in 0.15 0.25 0.5; do
+  for gain in 0.125 0.25 0.5 1; do
+    for beta in 0.15 0.25; do
       settings+=("synthetic:8b:1:gain=$gain:beta=$beta")
     done
   done
