@@ -208,7 +208,7 @@ TEST_F(SamplingTest, ARowsResultDoesNotDependOnItsNeighbours) {
 }
 
 TEST_F(SamplingTest, TopLogprobsAreThoseOfTheCpuBackend) {
-  std::vector<cpu::Candidate> scratch;
+  cpu::SampleScratch scratch;
   for (const int32_t vocab : {1, 7, 1001, 49152, 151936}) {
     std::vector<SampleRow> params;
     for (const int32_t count : {0, 1, 5, 20, 0, 20}) {
