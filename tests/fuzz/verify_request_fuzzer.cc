@@ -45,7 +45,7 @@ Model& GetModel() {
                                          .layer_count = 1,
                                          .head_count = 1,
                                          .kv_head_count = 1,
-                                         .head_dim = 2,
+                                         .head_dim = 16,
                                          .max_position_embeddings = kContextLimit});
     auto loaded = Model::Load(
         dir.path(),

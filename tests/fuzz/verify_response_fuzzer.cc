@@ -56,7 +56,7 @@ struct World {
                                                    .layer_count = 1,
                                                    .head_count = 1,
                                                    .kv_head_count = 1,
-                                                   .head_dim = 2,
+                                                   .head_dim = 16,
                                                    .max_position_embeddings = kContextLimit});
     selfsame::testing::WriteTinyTokenizer(dir.path(), kTokenizerVocabSize);
     tokenizer = *Tokenizer::Load(dir.path());
