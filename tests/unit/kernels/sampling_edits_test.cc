@@ -242,6 +242,24 @@ TEST(MinPTest, MeetsTopKAndTopPAsTheDefinitionSays) {
   }
 }
 
+// What orders, gathers or copies leaves traces in the working memory.
+TEST(SamplingNeighboursTest, ARowDoesNoWorkThatItDidNotAskFor) {
+  const int32_t vocab = 3000;
+  const auto logits = RandomLogits(vocab, 9, 5.0f);
+  const auto edits = RandomEdits(vocab, 100, 3);
+  cpu::SampleScratch scratch;
+  const std::vector<SampleRow> plain = {
+      {}, {.temperature = 1.0f, .seed = 3}, {.temperature = 1.0f, .min_p = 0.1f, .seed = 3}};
+  for (const SampleRow& row : plain) cpu::SampleToken(logits.data(), vocab, row, scratch);
+  EXPECT_EQ(scratch.candidates.capacity(), 0u);
+  EXPECT_EQ(scratch.edited.capacity(), 0u);
+  cpu::SampleToken(logits.data(), vocab, {.edits = edits}, scratch);
+  EXPECT_EQ(scratch.candidates.capacity(), 0u);
+  EXPECT_EQ(scratch.edited.size(), static_cast<size_t>(vocab));
+  cpu::SampleToken(logits.data(), vocab, {.temperature = 1.0f, .top_p = 0.9f}, scratch);
+  EXPECT_GT(scratch.candidates.capacity(), 0u);
+}
+
 TEST(SamplingNeighboursTest, ARowsBitsAreItsOwnWhateverItsNeighboursAskFor) {
   const int32_t vocab = 1501;
   const auto edits = RandomEdits(vocab, 300, 1);
