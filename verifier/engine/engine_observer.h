@@ -17,7 +17,7 @@ struct PassReport {
   int32_t rebuilt_sessions = 0;  // whose KV had been taken away and is computed again
 };
 
-// A window that was decided in a pass.
+// A window whose rows were in a pass.
 struct WindowReport {
   std::chrono::nanoseconds queue_time{0};  // from its arrival to the pass's begin
   std::chrono::nanoseconds pass_time{0};
