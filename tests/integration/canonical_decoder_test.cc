@@ -102,5 +102,16 @@ TEST_F(CanonicalDecoderTest, AnotherFingerprintIsRefused) {
   EXPECT_EQ(ordinary.token_ids, first.token_ids);
 }
 
+TEST_F(CanonicalDecoderTest, VerifiersAreRefused) {
+  std::vector<std::string> flags = TestServiceFlags(model_.path());
+  flags.insert(flags.end(),
+               {"--listen=127.0.0.1:0", "--schedule=canonical", "--verifiers=127.0.0.1:1"});
+  auto process = ChildProcess::Start("selfsame-decoder", flags);
+  ASSERT_TRUE(process.ok());
+  EXPECT_EQ((*process)->Wait(), 1);
+  EXPECT_THAT((*process)->stderr_text(),
+              HasSubstr("--verifiers: are not needed with --schedule=canonical"));
+}
+
 }  // namespace
 }  // namespace selfsame::testing
