@@ -122,6 +122,7 @@ decoder::GenerationRequest DrawRequest(Random random, int32_t context_limit, uin
   request.is_deterministic = can_be_deterministic && random.Chance(700);
   if (random.Chance(300)) request.min_p = 0.1f;
   if (random.Chance(400)) request.logit_rules = DrawLogitRules(random, request.max_tokens);
+  if (random.Chance(200)) request.choice_index = random.Below(4);
   if (request.is_deterministic && random.Chance(50)) {
     request.expected_fingerprint = random.Chance(700) ? "F0" : "none";
   }
