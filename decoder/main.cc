@@ -70,6 +70,8 @@ ABSL_FLAG(int32_t, prefill_chunk, 0,
 ABSL_FLAG(int32_t, window_size, 64, "Candidates in one window, at most.");
 ABSL_FLAG(int32_t, max_inflight_windows, 4, "Unanswered windows of one request, at most.");
 ABSL_FLAG(int32_t, max_window_age_ms, 250, "After this time a window is submitted, full or not.");
+ABSL_FLAG(double, doubt_margin, 0.0,
+          "A greedy candidate whose logit leads the next by less is submitted early; 0: none is.");
 ABSL_FLAG(int32_t, max_queue, 256, "Requests that may wait; more are refused.");
 ABSL_FLAG(int32_t, failover_timeout_ms, 30000,
           "How long a deterministic request waits for a verifier before it fails.");
@@ -82,6 +84,7 @@ ABSL_FLAG(int32_t, drain_timeout_ms, 30000,
 namespace selfsame::decoder {
 namespace {
 
+constexpr double kMaxDoubtMargin = 100.0;
 constexpr char kProgram[] = "selfsame-decoder";
 // What finished requests may take to reach their clients at the end.
 constexpr std::chrono::milliseconds kFlushTime{1000};
@@ -103,6 +106,11 @@ absl::Status CheckFlags() {
   RETURN_IF_ERROR(
       check("--max_inflight_windows", FLAGS_max_inflight_windows, 1, kMaxPendingWindows));
   RETURN_IF_ERROR(check("--max_window_age_ms", FLAGS_max_window_age_ms, 1, kMaxTimeoutMs));
+  const double doubt_margin = absl::GetFlag(FLAGS_doubt_margin);
+  if (!(doubt_margin >= 0.0 && doubt_margin <= kMaxDoubtMargin)) {
+    return InvalidArgumentError("--doubt_margin",
+                                absl::StrCat("must be between 0 and ", kMaxDoubtMargin));
+  }
   RETURN_IF_ERROR(check("--max_queue", FLAGS_max_queue, 1, kMaxQueuedRequests));
   RETURN_IF_ERROR(check("--failover_timeout_ms", FLAGS_failover_timeout_ms, 0, kMaxTimeoutMs));
   RETURN_IF_ERROR(check("--verdict_timeout_ms", FLAGS_verdict_timeout_ms, 1, kMaxTimeoutMs));
@@ -190,6 +198,7 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> CreateEngine(std::unique_ptr<Mode
   options.core.authority = std::move(authority);
   options.core.max_inflight_windows = absl::GetFlag(FLAGS_max_inflight_windows);
   options.core.enable_prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
+  options.core.doubt_margin = static_cast<float>(absl::GetFlag(FLAGS_doubt_margin));
   options.max_waiting_requests = absl::GetFlag(FLAGS_max_queue);
   const int32_t context_limit = model->limits().context_limit;
   ASSIGN_OR_RETURN(options.kv_block_count, KvBlockCount(absl::GetFlag(FLAGS_kv_size_mb),

@@ -77,6 +77,9 @@ void EngineCore::Submit(uint64_t id, GenerationRequest params,
     if (!request.params.stop_strings.empty() || request.params.stream_candidates) {
       request.verification->lookahead = request.output;
     }
+    // The lead of the best logit is known to be that of the choice where there is no noise.
+    request.verification->wants_margins =
+        options_.doubt_margin > 0.0f && request.params.temperature <= 0.0f;
   } else {
     request.ordinary_output = request.params.resume_token_ids;
   }
@@ -309,7 +312,7 @@ void EngineCore::ShowCandidate(Request& request, int32_t position, int32_t token
 
 void EngineCore::TakeToken(Request& request, const SampledToken& token) {
   if (request.verification) {
-    ProposeToken(request, token.token_id);
+    ProposeToken(request, token);
     return;
   }
   const int32_t position = request.length();
@@ -330,8 +333,15 @@ void EngineCore::DeliverPromptLogprobs(Request& request, std::vector<PromptLogpr
   request.sink->OnPromptLogprobs({first_position, std::move(entries)});
 }
 
-void EngineCore::ProposeToken(Request& request, int32_t token_id) {
+bool EngineCore::IsInDoubt(const Verification& verification, const SampledToken& token) const {
+  return verification.wants_margins && token.top.size() >= 2 &&
+         token.top[0].token_id == token.token_id &&
+         token.top[0].logprob - token.top[1].logprob < options_.doubt_margin;
+}
+
+void EngineCore::ProposeToken(Request& request, const SampledToken& token) {
   Verification& verification = *request.verification;
+  const int32_t token_id = token.token_id;
   const int32_t position = request.length();
   bool is_end = false;
   std::string text;
@@ -345,7 +355,9 @@ void EngineCore::ProposeToken(Request& request, int32_t token_id) {
   if (speculation.counters().redecoded_tokens > redecoded) observer_.OnRedecoded();
   if (speculation.unsubmitted_count() == 1) {
     verification.oldest_unsubmitted = clock_.Now();
+    verification.has_doubt = false;
   }
+  if (IsInDoubt(verification, token)) verification.has_doubt = true;
   if (request.params.stream_candidates && request.has_started) {
     ShowCandidate(request, position, token_id, std::move(text));
   }

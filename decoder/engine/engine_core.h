@@ -32,6 +32,8 @@ struct CoreOptions {
   SchedulerOptions scheduler;
   SessionOptions sessions;
   int32_t max_inflight_windows = 4;  // of one request
+  // A candidate chosen greedily is in doubt when its logit leads the next by less; 0: none is.
+  float doubt_margin = 0.0f;
   bool enable_prefix_caching = true;
   EngineObserver* observer = nullptr;  // null: none; must outlive the core
   // Set when the model runs under the canonical schedule and has proved itself: its own tokens are
@@ -99,7 +101,8 @@ class EngineCore {
   void TakeToken(Request& request, const SampledToken& token);
   void TakePromptLogprobs(Request& request, std::span<const SampledToken> given);
   void DeliverPromptLogprobs(Request& request, std::vector<PromptLogprob> entries);
-  void ProposeToken(Request& request, int32_t token_id);
+  void ProposeToken(Request& request, const SampledToken& token);
+  bool IsInDoubt(const Verification& verification, const SampledToken& token) const;
   // Delivers tokens that stand, and finishes the request if they hold its end. The request may be
   // gone afterwards.
   void Stand(Request& request, int32_t first_position, std::span<const int32_t> token_ids,

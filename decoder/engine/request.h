@@ -30,6 +30,8 @@ struct Verification {
   // string is completed, and gives candidates their text. Only for requests with stop strings or
   // stream_candidates.
   std::optional<OutputStream> lookahead;
+  bool wants_margins = false;           // by how much a candidate leads the next token
+  bool has_doubt = false;               // an unsubmitted candidate was nearly another token
   SteadyTime oldest_unsubmitted;        // when the first unsubmitted candidate was decoded
   SteadyTime opened_at;                 // the session
   std::deque<SteadyTime> submitted_at;  // of each window in flight, oldest first

@@ -347,6 +347,7 @@ void Sessions::CutWindowsOf(Request& request, bool is_verifier_idle, SteadyTime 
     query.unsubmitted = speculation.unsubmitted_count();
     query.credit = speculation.credit();
     query.has_proposed_end = speculation.has_proposed_end();
+    query.has_doubt = verification.has_doubt;
     query.is_paused = !WantsCandidate(verification);
     query.is_verifier_idle = is_verifier_idle;
     query.oldest_age =
@@ -359,6 +360,7 @@ void Sessions::CutWindowsOf(Request& request, bool is_verifier_idle, SteadyTime 
     verification.submitted_at.push_back(now);
     verifier.link->SubmitWindow(std::move(window));
     verification.oldest_unsubmitted = now;
+    verification.has_doubt = false;
   }
 }
 

@@ -49,8 +49,9 @@ void StepRunner::AddRows(RequestRows& rows) {
   sample.min_p = request.params.min_p;
   sample.seed = request.params.seed;
   sample.choice_index = request.params.choice_index;
-  // A candidate needs none: what counts is what the verifier says.
+  // A candidate needs none for the client: what counts is what the verifier says.
   if (!request.verification) sample.top_count = request.params.top_logprobs;
+  if (request.verification && request.verification->wants_margins) sample.top_count = 2;
   sample.position = state.length() + rows.row_count;
   sample.edits = request.NextEdits();
   sampling_.push_back(sample);

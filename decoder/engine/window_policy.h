@@ -11,6 +11,8 @@ struct WindowQuery {
   int32_t unsubmitted = 0;  // at least 1
   int32_t credit = 0;       // at least 1
   bool has_proposed_end = false;
+  // One of them was nearly another token: a mismatch is more likely there than elsewhere.
+  bool has_doubt = false;
   // Nothing more will be decoded for this request until a window of it is cut.
   bool is_paused = false;
   // The verifier has no window of this decoder in flight.
@@ -45,7 +47,8 @@ struct WindowOptions {
   std::chrono::milliseconds max_age{250};
 };
 
-// Cuts a window when it is full, old, ends the answer, or the verifier would otherwise be idle.
+// Cuts a window when it is full, old, ends the answer, holds a doubt, or the verifier would
+// otherwise be idle.
 class AdaptiveWindowPolicy final : public WindowPolicy {
  public:
   explicit AdaptiveWindowPolicy(const WindowOptions& options);

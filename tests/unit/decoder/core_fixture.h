@@ -29,6 +29,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
     EngineObserver* observer = nullptr;
     bool enable_prefix_caching = true;
     std::chrono::milliseconds verdict_timeout{1000000};
+    float doubt_margin = 0.0f;
   };
 
   void Create(Setup setup, std::unique_ptr<Scheduler> scheduler = nullptr) {
@@ -58,6 +59,7 @@ class CoreTest : public ::testing::Test, public VerifierEvents {
                          .failover_timeout = kFailoverTimeout,
                          .verdict_timeout = setup.verdict_timeout},
             .max_inflight_windows = 3,
+            .doubt_margin = setup.doubt_margin,
             .enable_prefix_caching = setup.enable_prefix_caching,
             .observer = setup.observer},
         *model_, *kv_, TinyWorld::Get().tokenizer(), *policy_, clock_, links, std::move(scheduler));

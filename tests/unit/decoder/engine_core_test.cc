@@ -44,6 +44,24 @@ TEST_F(CoreTest, TheAnswerDoesNotDependOnWhereWindowsAreCut) {
   EXPECT_GT(redecoded_tokens_, 0);
 }
 
+TEST_F(CoreTest, ACandidateInDoubtIsSubmittedEarly) {
+  const GenerationRequest greedy = TestRequest(0, 60);
+  const GenerationRequest seeded = TestRequest(1, 60);
+  std::vector<int32_t> greedy_windows;
+  std::vector<int32_t> seeded_windows;
+  for (const float margin : {0.0f, 100.0f}) {
+    Create({.window_size = 16, .doubt_margin = margin});
+    const auto sinks = std::vector{Submit(greedy), Submit(seeded)};
+    RunAll(sinks);
+    ExpectCanonical(*sinks[0], greedy);
+    ExpectCanonical(*sinks[1], seeded);
+    greedy_windows.push_back(sinks[0]->complete->windows);
+    seeded_windows.push_back(sinks[1]->complete->windows);
+  }
+  EXPECT_GT(greedy_windows[1], greedy_windows[0] * 3 / 2) << "every greedy candidate is in doubt";
+  EXPECT_LT(seeded_windows[1], seeded_windows[0] * 3 / 2) << "no seeded one is";
+}
+
 TEST_F(CoreTest, WithoutRollbackTheAnswerDiffers) {
   Create({});
   verifiers_[0]->can_roll_back = false;
@@ -246,7 +264,7 @@ TEST_F(CoreTest, AnUrgentRequestTakesTheRoomOfOthersAndTheirAnswersStand) {
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 5; ++i) {
-    requests.push_back(TestRequest(5, 100));  // prompts of 66 tokens: three fill the memory
+    requests.push_back(TestRequest(5, 100));       // prompts of 66 tokens: three fill the memory
     requests.back().prompt_token_ids[0] = 10 + i;  // nothing is shared
     requests.back().priority = i < 4 ? 10 : -10;
     sinks.push_back(Submit(requests.back()));

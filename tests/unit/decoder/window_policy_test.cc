@@ -68,6 +68,19 @@ TEST(AdaptiveWindowPolicyTest, CutsAProposedEndAtOnce) {
   EXPECT_EQ(policy.Cut(query), 1);
 }
 
+TEST(AdaptiveWindowPolicyTest, SettlesADoubtEarlyWhileCreditIsLeft) {
+  AdaptiveWindowPolicy policy({.window_size = 16, .first_window_size = 16});
+  WindowQuery query;
+  query.unsubmitted = 3;
+  query.credit = 2;
+  query.has_doubt = true;
+  EXPECT_EQ(policy.Cut(query), 3);
+  query.credit = 1;
+  EXPECT_EQ(policy.Cut(query), 0);
+  query.unsubmitted = 16;
+  EXPECT_EQ(policy.Cut(query), 16);
+}
+
 TEST(AdaptiveWindowPolicyTest, CutsOldCandidates) {
   AdaptiveWindowPolicy policy(Options());
   WindowQuery query = Query(2);
