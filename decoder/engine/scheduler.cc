@@ -119,12 +119,15 @@ bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
     waiting.state->TakeCached(waiting.token_at, waiting.length - 1);
   }
   while (!waiting.state->Reserve(waiting.length)) {
-    if (PreemptIdle(is_any_unwilling || plan.rows.empty(), plan)) continue;
     // Age alone takes nothing from those that run: they would only come back and be computed twice.
     // Nor does one that has lost its state, else two might take it from each other for ever.
     ScheduledRequest* const last = running_.empty() ? nullptr : running_.back();
-    if (last == nullptr || waiting.has_run || last->priority <= waiting.priority ||
-        !Precedes(&waiting, last)) {
+    const bool may_take_last = last != nullptr && !waiting.has_run &&
+                               last->priority > waiting.priority && Precedes(&waiting, last);
+    const bool takes_any =
+        is_any_unwilling || plan.rows.empty() || (may_take_last && last->never_waits);
+    if (PreemptIdle(takes_any, plan)) continue;
+    if (!may_take_last) {
       waiting.state->Truncate(0);  // who waits holds nothing
       return false;
     }

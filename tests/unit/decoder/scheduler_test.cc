@@ -368,6 +368,19 @@ TEST_F(SchedulerTest, AWaitingRequestTakesRoomFromAGreaterPriorityOnly) {
   EXPECT_THAT(RowsOf(plan), ElementsAre(P(3, 20)));
 }
 
+TEST_F(SchedulerTest, PriorityTakesIdleStateBeforeThatOfOneThatNeverWaits) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/4);
+  ScheduledRequest* const idle = Add(20, /*rank=*/1);
+  ScheduledRequest* const ordinary = Add(20, /*rank=*/10, /*priority=*/1);
+  ordinary->never_waits = true;
+  Step();
+  idle->is_ready = false;
+  Add(20, /*rank=*/5);
+  const StepPlan plan = Step();
+  EXPECT_THAT(plan.preempted, ElementsAre(idle));
+  EXPECT_THAT(RowsOf(plan), ElementsAre(P(2, 20), P(1, 1)));
+}
+
 // Everybody finishes, in spite of shortage, pauses and stalls.
 TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
