@@ -1,6 +1,7 @@
 #include "common/kv/sequence_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "kernels/ops.h"
@@ -39,14 +40,19 @@ BlockKey PagedSequenceState::KeyOf(int32_t index, TokenAt token_at) const {
 }
 
 void PagedSequenceState::TakeCached(TokenAt token_at, int32_t max_length) {
-  SELFSAME_CHECK(blocks_.empty() && length_ == 0);
-  if (pool_.published_count() == 0) return;
-  while (length_ + kKvBlockTokens <= max_length) {
+  // A block is found under its parent's number, so all before it must be published.
+  if (pool_.published_count() == 0 || published_count_ < length_ / kKvBlockTokens) return;
+  while ((published_count_ + 1) * kKvBlockTokens <= max_length) {
     const int32_t block = pool_.HoldPublished(KeyOf(published_count_, token_at));
     if (block < 0) break;
-    blocks_.push_back(block);
+    if (published_count_ < block_count()) {
+      // Reserved, or begun.
+      pool_.Release(std::exchange(blocks_[static_cast<size_t>(published_count_)], block));
+    } else {
+      blocks_.push_back(block);
+    }
     ++published_count_;
-    length_ += kKvBlockTokens;
+    length_ = published_count_ * kKvBlockTokens;
   }
 }
 

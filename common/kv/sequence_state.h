@@ -28,8 +28,9 @@ class SequenceState {
 
   // The prefix cache, shared by all sequences of a pool.
 
-  // Takes over what is published of the positions below `max_length`, as far as the tokens are the
-  // same; length() says how much that was. REQUIRES: nothing reserved yet.
+  // Takes over what is published of the positions from length() to `max_length`, as far as the
+  // tokens are the same: for a new sequence, or one whose beginning somebody else has computed
+  // faster. length() says how far that went; room that is reserved stays.
   virtual void TakeCached(TokenAt token_at, int32_t max_length) = 0;
   // Lets later sequences take over what is computed of the positions below `length`. REQUIRES:
   // their tokens will not change any more, and the state was computed from exactly those.

@@ -202,6 +202,7 @@ absl::StatusOr<bool> EngineCore::RunPass() {
   for (const StepPlan::Rows& rows : plan.rows) {
     Request* request = requests_.at(rows.request->id).get();
     request->last_step = step_number_;
+    CountCached(*request);
     row_count += rows.row_count;
     step_rows_.push_back(
         {.request = request, .row_count = rows.row_count, .is_sampled = rows.is_sampled});
@@ -249,14 +250,8 @@ void EngineCore::ReportWaits() {
 }
 
 void EngineCore::Admit(Request& request) {
-  if (blocks_.caches_prefixes()) {
-    prefix_queries_ += request.length();
-    prefix_hits_ += request.schedule.state->length();
-  }
-  if (!request.cached_prompt_tokens) {
-    request.cached_prompt_tokens =
-        std::min(request.schedule.state->length(), request.prompt_length());
-  }
+  ++request.admission_count;
+  if (blocks_.caches_prefixes()) prefix_queries_ += request.length();
   if (request.has_started) return;  // preempted before
   if (!request.verification) {
     Start(request, OwnFingerprint(request));
@@ -271,6 +266,14 @@ void EngineCore::Admit(Request& request) {
 std::string EngineCore::OwnFingerprint(const Request& request) const {
   const bool is_decided_here = request.params.is_deterministic && options_.authority.has_value();
   return is_decided_here ? options_.authority->fingerprint : std::string();
+}
+
+void EngineCore::CountCached(Request& request) {
+  const int32_t count = std::exchange(request.schedule.cached_count, 0);
+  prefix_hits_ += count;
+  if (request.admission_count > 1) return;
+  request.cached_prompt_tokens =
+      std::min(request.cached_prompt_tokens + count, request.prompt_length());
 }
 
 void EngineCore::Publish(Request& request) {
@@ -402,7 +405,7 @@ void EngineCore::Finish(Request& request) {
   event.stop_token_id = end.stop_token_id;
   event.prompt_tokens = request.prompt_length();
   event.output_tokens = request.output.token_count();
-  event.cached_prompt_tokens = request.cached_prompt_tokens.value_or(0);
+  event.cached_prompt_tokens = request.cached_prompt_tokens;
   if (request.verification) {
     const SpeculationCounters& counters = request.verification->speculation.counters();
     event.windows = counters.windows;

@@ -94,6 +94,7 @@ class EngineCore {
   // Tells the observer of ordinary requests that the step left out for want of a verdict.
   void ReportWaits();
   void Admit(Request& request);
+  void CountCached(Request& request);
   static void Publish(Request& request);
   void OpenSession(Request& request);
   // Under which the model itself decides this request's answer; empty when it does not.

@@ -101,12 +101,13 @@ struct Request {
   OutputStream output;  // over the tokens that stand
   ScheduledRequest schedule;
   SteadyTime arrived_at;
-  SteadyTime last_token_at;                     // when tokens last stood; REQUIRES: output has some
-  uint64_t last_step = 0;                       // number of the last step with rows of this request
-  bool has_started = false;                     // OnStarted was called
-  std::optional<int32_t> cached_prompt_tokens;  // when first admitted
-  std::vector<int32_t> ordinary_output;         // of a request without verification
-  int32_t prompt_logprob_count = 0;             // delivered, from position 1 on
+  SteadyTime last_token_at;  // when tokens last stood; REQUIRES: output has some
+  uint64_t last_step = 0;    // number of the last step with rows of this request
+  bool has_started = false;  // OnStarted was called
+  int32_t admission_count = 0;
+  int32_t cached_prompt_tokens = 0;      // found in the prefix cache before the first preemption
+  std::vector<int32_t> ordinary_output;  // of a request without verification
+  int32_t prompt_logprob_count = 0;      // delivered, from position 1 on
   std::optional<Verification> verification;
   // Of a request that edits logits: follows the output, and must be truncated with it.
   std::optional<LogitEditor> editor;

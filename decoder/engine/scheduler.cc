@@ -57,6 +57,7 @@ void Scheduler::ChooseRunning(StepPlan& plan) {
   for (size_t i = 0; i < running_.size() && !IsFull(plan); ++i) {
     ScheduledRequest* request = running_[i];
     if (!request->is_ready) continue;
+    TakeCached(*request);
     const bool has_room = MakeRoom(*request, plan);
     // A preempted request may have stood before this one.
     i = static_cast<size_t>(std::find(running_.begin(), running_.end(), request) -
@@ -115,9 +116,7 @@ void Scheduler::Admit(StepPlan& plan) {
 bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
   const bool is_any_unwilling = std::any_of(waiting_.begin(), waiting_.end(),
                                             [](const auto* other) { return other->never_waits; });
-  if (waiting.token_at != nullptr && waiting.logit_length == 0) {
-    waiting.state->TakeCached(waiting.token_at, waiting.length - 1);
-  }
+  TakeCached(waiting);
   while (!waiting.state->Reserve(waiting.length)) {
     // Age alone takes nothing from those that run: they would only come back and be computed twice.
     // Nor does one that has lost its state, else two might take it from each other for ever.
@@ -129,12 +128,20 @@ bool Scheduler::MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan) {
     if (PreemptIdle(takes_any, plan)) continue;
     if (!may_take_last) {
       waiting.state->Truncate(0);  // who waits holds nothing
+      waiting.cached_count = 0;
       return false;
     }
     std::erase_if(plan.rows, [&](const auto& rows) { return rows.request == last; });
     Preempt(last, plan);
   }
   return true;
+}
+
+void Scheduler::TakeCached(ScheduledRequest& request) {
+  if (request.token_at == nullptr || request.logit_length > 0) return;
+  const int32_t before = request.state->length();
+  request.state->TakeCached(request.token_at, request.length - 1);
+  request.cached_count += request.state->length() - before;
 }
 
 void Scheduler::DistributeRows(StepPlan& plan) const {
@@ -180,6 +187,7 @@ bool Scheduler::PreemptIdle(bool takes_any, StepPlan& plan) {
 
 void Scheduler::Preempt(ScheduledRequest* request, StepPlan& plan) {
   request->state->Truncate(0);
+  request->cached_count = 0;
   std::erase(running_, request);
   Insert(waiting_, request);
   plan.preempted.push_back(request);

@@ -36,13 +36,14 @@ struct ScheduledRequest {
   bool is_stalled = false;
   // The request must not wait until others become ready: it takes their state instead.
   bool never_waits = false;
-  // The token at a position below `length`, by which the prefix cache is searched on admission;
-  // null: it is not.
+  // The token at a position below `length`, by which the prefix cache is searched; null: it is not.
   std::function<int32_t(int32_t position)> token_at;
   // A request that has not run yet takes the room of those that do and have a greater priority.
   int32_t priority = 0;
   // The order among requests: lower first, and those added first among equals. Does not change.
   int64_t rank = 0;
+  // Positions taken over from the prefix cache; the owner sets it to 0 when it has counted them.
+  int32_t cached_count = 0;
   // The scheduler's own: number of addition, and whether it has ever been admitted.
   uint64_t number = 0;
   bool has_run = false;
@@ -65,11 +66,13 @@ struct StepPlan {
 // clock, one thread. Does not own the requests, which must stay until removed.
 //
 // Order is by rank, which never changes: where it is the time of arrival, first come, first served.
-// Nobody overtakes the first that waits and is ready. Admission needs room for every token known,
-// of which the prefix cache may have a part computed already, though never the last one. When room
-// runs short, the last of those that run loses its state and waits again, and is recomputed. The
-// first always has room, if memory holds one request of full length, so that all finish. A request
-// that never waits loses its state only after all those that are not ready.
+// Nobody overtakes the first that waits and is ready. Admission needs room for every token known.
+// When room runs short, the last of those that run loses its state and waits again, and is
+// recomputed. The first always has room, if memory holds one request of full length, so that all
+// finish. A request that never waits loses its state only after all those that are not ready.
+//
+// Before its rows are planned a request takes over what the prefix cache has of it, though never
+// the last token known. So of many requests of one prompt only the first that get rows compute it.
 //
 // Rows of a step: one for each request that takes part, so that no prompt holds up decoding; then
 // up to a chunk for the first prompt, which so cannot starve; then up to a chunk for each other,
@@ -102,6 +105,7 @@ class Scheduler {
   void Admit(StepPlan& plan);
   // The same for a waiting one. False when it finds no room.
   bool MakeRoomFor(ScheduledRequest& waiting, StepPlan& plan);
+  static void TakeCached(ScheduledRequest& request);
   void DistributeRows(StepPlan& plan) const;
   // Frees the state of a request that is not ready: a stalled one, or any if `takes_any`. False
   // when there is none.

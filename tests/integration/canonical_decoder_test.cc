@@ -83,6 +83,23 @@ TEST_F(CanonicalDecoderTest, TokensStandAtOnceAndAnAnswerGoesOn) {
   EXPECT_EQ(rest.complete->output_tokens(), 24);
 }
 
+TEST_F(CanonicalDecoderTest, ColdAndWarmAnswersHaveTheSameBits) {
+  const auto alone = Start(0, {"--schedule=canonical"});
+  ASSERT_NE(alone, nullptr);
+  const auto requests = MakeRequests(kRequests, 40);
+  const auto cold = ServeAll(alone->client(), requests, ArrivalOrder(kRequests, 0), 1);
+  const auto warm = ServeAll(alone->client(), requests, ArrivalOrder(kRequests, 4), 6);
+  int cached = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(warm[i].status.ok()) << warm[i].status;
+    EXPECT_TRUE(IsSameAnswer(warm[i], cold[i])) << "request " << i;
+    EXPECT_EQ(cold[i].complete->cached_prompt_tokens(), 0);
+    EXPECT_EQ(warm[i].complete->verifier_cached_prompt_tokens(), 0);
+    cached += warm[i].complete->cached_prompt_tokens();
+  }
+  EXPECT_GT(cached, 100);
+}
+
 TEST_F(CanonicalDecoderTest, AnotherFingerprintIsRefused) {
   const auto alone = Start(0, {"--schedule=canonical"});
   ASSERT_NE(alone, nullptr);

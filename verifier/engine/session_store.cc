@@ -61,15 +61,19 @@ std::vector<StoredSession*> SessionStore::ByAge() {
   return result;
 }
 
-void SessionStore::TakeCached(StoredSession& stored) {
-  if (stored.state->block_count() > 0) return;
+int32_t SessionStore::TakeCached(StoredSession& stored) {
   const Session& session = stored.session;
-  if (!session.needs_all_prompt_rows()) {
-    stored.state->TakeCached([&](int32_t position) { return session.TokenAt(position); },
-                             session.committed_length() - 1);
+  SequenceState& state = *stored.state;
+  if (state.block_count() == 0) {
+    stored.is_fresh = true;
+    stored.cached_length = 0;
   }
-  stored.cached_length = stored.state->length();
-  stored.is_fresh = true;
+  if (session.needs_all_prompt_rows()) return 0;
+  const int32_t before = state.length();
+  state.TakeCached([&](int32_t position) { return session.TokenAt(position); },
+                   session.committed_length() - 1);
+  stored.cached_length += state.length() - before;
+  return state.length() - before;
 }
 
 void SessionStore::Publish(StoredSession& stored) {

@@ -31,7 +31,7 @@ struct StoredSession {
   bool is_pinned = false;  // belongs to the pass being built or run
   // No row has run since the state was empty.
   bool is_fresh = true;
-  int32_t cached_length = 0;  // positions last taken over from the prefix cache
+  int32_t cached_length = 0;  // positions that are there from the prefix cache
   Session session;
   std::unique_ptr<SequenceState> state;
 };
@@ -63,9 +63,10 @@ class SessionStore {
   // All sessions in order of opening; valid until one is opened or closed.
   std::vector<StoredSession*> ByAge();
 
-  // Gives a session without any KV what the prefix cache has of it, all but its newest committed
-  // token at most; nothing while the session needs all rows of its prompt.
-  static void TakeCached(StoredSession& session);
+  // Gives a session what the prefix cache has of it beyond its own KV, all but its newest committed
+  // token at most; nothing while the session needs all rows of its prompt. How many positions that
+  // was.
+  static int32_t TakeCached(StoredSession& session);
   // Lets others take over the settled KV of `session`. REQUIRES: its pass is over.
   static void Publish(StoredSession& session);
 

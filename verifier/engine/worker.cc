@@ -158,7 +158,11 @@ absl::StatusOr<std::optional<SteadyTime>> Worker::RunPassIfDue(SteadyTime now) {
 std::vector<StoredSession*> Worker::Waiting() {
   std::vector<StoredSession*> waiting = store_.ByAge();
   std::erase_if(waiting, [](const StoredSession* stored) { return !stored->session.has_work(); });
-  for (StoredSession* stored : waiting) SessionStore::TakeCached(*stored);
+  for (StoredSession* stored : waiting) {
+    const int32_t count = SessionStore::TakeCached(*stored);
+    // What a fresh session has is counted when it runs.
+    if (!stored->is_fresh) stats_.prefix_hits += count;
+  }
   return waiting;
 }
 

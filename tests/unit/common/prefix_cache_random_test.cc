@@ -91,6 +91,7 @@ class World {
   }
 
   int64_t hits() const { return hits_; }
+  int64_t later_hits() const { return later_hits_; }
   int64_t refusals() const { return refusals_; }
   // Everything ends.
   void Clear() { sequences_.clear(); }
@@ -138,10 +139,9 @@ class World {
   void Compute(Sequence& sequence) {
     SequenceState& state = *sequence.state;
     const auto length = static_cast<int32_t>(sequence.tokens.size());
-    if (state.block_count() == 0) {
-      state.TakeCached(sequence.At(), length - 1);
-      hits_ += state.length();
-    }
+    const int32_t before = state.length();
+    if (before == 0 || random_.Below(2) == 0) state.TakeCached(sequence.At(), length - 1);
+    (before == 0 ? hits_ : later_hits_) += state.length() - before;
     const int32_t end = state.length() + 1 + random_.Below(length - state.length());
     if (!state.Reserve(end)) {
       ++refusals_;
@@ -166,11 +166,13 @@ class World {
   std::vector<uint64_t> slots_ = std::vector<uint64_t>(kBlocks * kKvBlockTokens);
   std::vector<Sequence> sequences_;
   int64_t hits_ = 0;
+  int64_t later_hits_ = 0;  // of sequences with KV of their own
   int64_t refusals_ = 0;
 };
 
 TEST(PrefixCacheRandomTest, ASequenceSeesTheKvOfExactlyItsTokens) {
   int64_t hits = 0;
+  int64_t later_hits = 0;
   int64_t refusals = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -180,12 +182,14 @@ TEST(PrefixCacheRandomTest, ASequenceSeesTheKvOfExactlyItsTokens) {
       world.Check();
     }
     hits += world.hits();
+    later_hits += world.later_hits();
     refusals += world.refusals();
     world.Clear();
     world.Check();
     ASSERT_FALSE(::testing::Test::HasFatalFailure());
   }
   EXPECT_GT(hits, 10000);
+  EXPECT_GT(later_hits, 50);
   EXPECT_GT(refusals, 500);
 }
 

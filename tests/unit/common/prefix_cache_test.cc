@@ -240,6 +240,44 @@ TEST_F(SequencePrefixTest, SequencesThatComputeTheSameSideBySideShareInTheEnd) {
   EXPECT_NE(second->block_table()[2], first->block_table()[2]);
 }
 
+TEST_F(SequencePrefixTest, WhatAnotherHasComputedMeanwhileIsTakenOver) {
+  const std::vector<int32_t> tokens = Tokens(56);
+  auto slow = Start(tokens, 55);
+  ASSERT_TRUE(slow->Reserve(56));
+  slow->Advance(5);
+  auto fast = Start(tokens, 55);
+  ASSERT_TRUE(fast->Reserve(48));
+  fast->Advance(40);
+  EXPECT_EQ(pool_.free_count(), 1);
+  slow->TakeCached(At(tokens), 55);
+  EXPECT_EQ(slow->length(), 5);  // nothing is published yet
+  fast->Publish(At(tokens), 40);
+  slow->TakeCached(At(tokens), 31);
+  EXPECT_EQ(slow->length(), 16);
+  slow->TakeCached(At(tokens), 55);
+  EXPECT_EQ(slow->length(), 32);
+  EXPECT_EQ(slow->block_count(), 4);  // room that was reserved stays
+  EXPECT_EQ(slow->block_table()[1], fast->block_table()[1]);
+  EXPECT_NE(slow->block_table()[2], fast->block_table()[2]);
+  EXPECT_EQ(pool_.free_count(), 3);
+  slow->TakeCached(At(tokens), 55);
+  EXPECT_EQ(slow->length(), 32);
+}
+
+TEST_F(SequencePrefixTest, NothingIsTakenOverBehindABlockOfOnesOwn) {
+  const std::vector<int32_t> tokens = Tokens(48);
+  auto slow = Start(tokens, 48);
+  ASSERT_TRUE(slow->Reserve(48));
+  slow->Advance(20);  // not published, so that nobody can say what comes after it
+  auto fast = Start(tokens, 48);
+  Run(*fast, tokens);
+  slow->TakeCached(At(tokens), 48);
+  EXPECT_EQ(slow->length(), 20);
+  slow->Publish(At(tokens), 20);
+  slow->TakeCached(At(tokens), 48);
+  EXPECT_EQ(slow->length(), 48);
+}
+
 // Rows are computed from length() on: they must not fall into a block that others read.
 TEST_F(SequencePrefixTest, TruncationIntoAPublishedBlockGivesUpTheWholeBlock) {
   const std::vector<int32_t> tokens = Tokens(48);

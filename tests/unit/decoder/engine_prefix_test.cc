@@ -143,6 +143,28 @@ TEST_F(EnginePrefixTest, RequestsOfOnePromptSideBySideAreAllCanonical) {
   ExpectAllFree(block_count);
 }
 
+TEST_F(EnginePrefixTest, RequestsThatArriveTogetherDoNotAllComputeTheirPrompt) {
+  Create({});
+  std::vector<GenerationRequest> requests;
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    GenerationRequest request = TestRequest(i, 20);
+    request.prompt_token_ids = RequestOf(5, 4 * kTestMaxRows, 1).prompt_token_ids;
+    request.is_deterministic = i % 2 == 0;
+    requests.push_back(request);
+    sinks.push_back(Submit(request));
+  }
+  RunAll(sinks);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_TRUE(sinks[i]->complete.has_value()) << sinks[i]->status;
+    if (requests[i].is_deterministic) ExpectCanonical(*sinks[i], requests[i]);
+    const int32_t cached = sinks[i]->complete->cached_prompt_tokens;
+    // The first two get rows at the same time.
+    EXPECT_GT(cached, i < 2 ? -1 : 3 * kTestMaxRows - kKvBlockTokens);
+  }
+  ExpectAllFree(200);
+}
+
 TEST_F(EnginePrefixTest, WithoutTheCacheNothingIsFound) {
   Create({.enable_prefix_caching = false});
   const GenerationRequest request = RequestOf(4, 50, 20);

@@ -456,5 +456,27 @@ TEST_F(SchedulerTest, APreemptedRequestComesBackThroughTheCache) {
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(1, 64 - 48)));
 }
 
+// As the choices of one request do: the first computes, the others follow a step behind.
+TEST_F(SchedulerTest, RequestsOfOnePromptComputeItOnce) {
+  Create({.max_batch_tokens = 67, .max_batch_size = 4, .prefill_chunk = 64});
+  for (int i = 0; i < 4; ++i) AddCached(200);
+  const auto publish = [&] {
+    for (const auto& request : requests_) {
+      request->state->Publish(request->token_at, request->length - 1);
+    }
+  };
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 64), P(1, 1), P(2, 1), P(3, 1)));
+  publish();
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 64), P(1, 1), P(2, 1), P(3, 1)));
+  EXPECT_EQ(requests_[0]->cached_count, 0);
+  EXPECT_EQ(requests_[1]->cached_count, 63);
+  EXPECT_EQ(requests_[3]->state->length(), 65);
+  publish();
+  Step();
+  publish();
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 8), P(1, 8), P(2, 8), P(3, 8)));
+  EXPECT_EQ(requests_[3]->state->length(), 200);
+}
+
 }  // namespace
 }  // namespace selfsame::decoder
