@@ -7,8 +7,12 @@ verifier from a recording. Both runs so put the same load on the machine, and wh
 the decoder does for verification. Prints, for each share, the median over the rounds of the P50
 time per output token of the requests that are ordinary in (a), and their ratio.
 
-Usage: bench/serve/interference.py [--bin_dir=DIR] [--model_dir=DIR] [--decoder_cpus=0-3
-           --verifier_cpus=4-7] [--rounds=5] [--requests=200] [--rate=20]
+--decoder_flags and --verifier_flags are given to the services as they are. On two GPUs:
+    bench/serve/interference.py --model_flags=--load_format=synthetic:8b:1 --vocab_size=128256 \\
+        --decoder_flags=--device=cuda:0 --verifier_flags=--device=cuda:1
+
+Usage: bench/serve/interference.py [--bin_dir=DIR] [--model_flags=--model_dir=DIR] [--vocab_size=N]
+           [--decoder_cpus=0-3 --verifier_cpus=4-7] [--rounds=5] [--requests=200] [--rate=20]
 """
 
 import argparse
@@ -46,11 +50,9 @@ def measure(arguments, decoder, verifier, share, seed, folder):
     subprocess.run(load_command(arguments, decoder.address, share, seed, figures, record),
                    check=True, stdout=subprocess.DEVNULL)
     attached = ordinary_p50(figures)
-    with open(os.path.join(arguments.model_dir, "config.json"), encoding="utf-8") as file:
-        config = json.load(file)
     replay = subprocess.Popen(
         [binary(arguments.bin_dir, "verify_load"), f"--verifier={verifier.address}",
-         f"--replay={record}", f"--vocab_size={config['vocab_size']}",
+         f"--replay={record}", f"--vocab_size={arguments.vocab_size}",
          f"--context_limit={arguments.context_limit}"], stdout=subprocess.DEVNULL)
     # The flag is off, and the figures of "ordinary" still leave out what is deterministic in (a).
     command = load_command(arguments, decoder.address, share, seed, figures) + ["--flag_off"]
@@ -63,7 +65,10 @@ def measure(arguments, decoder, verifier, share, seed, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin_dir", default="build/release/bin")
-    parser.add_argument("--model_dir", default="tests/data/tiny-kjv")
+    parser.add_argument("--model_flags", default="--model_dir=tests/data/tiny-kjv")
+    parser.add_argument("--vocab_size", type=int, default=2048)
+    parser.add_argument("--decoder_flags", default="")
+    parser.add_argument("--verifier_flags", default="")
     parser.add_argument("--context_limit", type=int, default=512)
     parser.add_argument("--shares", default="0,0.1,0.5")
     parser.add_argument("--rounds", type=int, default=5)
@@ -75,12 +80,13 @@ def main():
     parser.add_argument("--verifier_cpus")
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
-    flags = [f"--model_dir={arguments.model_dir}", f"--threads={arguments.threads}",
+    flags = [*arguments.model_flags.split(), f"--threads={arguments.threads}",
              f"--context_limit={arguments.context_limit}"]
-    verifier = Service(binary(arguments.bin_dir, "selfsame-verifier"), flags,
-                       arguments.verifier_cpus)
+    verifier = Service(binary(arguments.bin_dir, "selfsame-verifier"),
+                       [*flags, *arguments.verifier_flags.split()], arguments.verifier_cpus)
     decoder = Service(binary(arguments.bin_dir, "selfsame-decoder"),
-                      [*flags, f"--verifiers={verifier.address}"], arguments.decoder_cpus)
+                      [*flags, *arguments.decoder_flags.split(),
+                       f"--verifiers={verifier.address}"], arguments.decoder_cpus)
     print("| deterministic share | with the flag, P50 ms a token | flag off, equal verifier load "
           "detached | ratio of medians | ratios of the rounds |")
     print("|---|---|---|---|---|")

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tempfile
 import urllib.request
 
 
@@ -13,13 +14,15 @@ class Service:
         command = [program, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", *flags]
         if cpus:
             command = ["taskset", "--cpu-list", cpus, *command]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True)
+        # A file, since nobody reads a pipe while the service runs.
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.address = self.metrics_address = None
         while not (self.address and self.metrics_address):
             line = self.process.stdout.readline()
             if not line:
-                raise RuntimeError(f"{program} did not start:\n{self.process.stderr.read()}")
+                self.log.seek(0)
+                raise SystemExit(f"{program} did not start:\n{self.log.read()}")
             if match := re.match(r"metrics on (\S+)", line):
                 self.metrics_address = match.group(1)
             elif match := re.match(r"listening on (\S+)", line):
@@ -40,7 +43,7 @@ class Service:
 
     def stop(self):
         self.process.terminate()
-        self.process.communicate()
+        self.process.wait()
 
 
 def binary(folder, name):
