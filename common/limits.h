@@ -88,6 +88,8 @@ inline constexpr int kMaxQueuedVerifierEvents = 1 << 16;
 inline constexpr int kMaxVerifyBatchSize = 64;
 inline constexpr int kMaxSessions = 1 << 16;
 inline constexpr int kMaxPendingWindows = 64;  // of one session
+// Of a window at a verifier, as that may report it: twelve days.
+inline constexpr int64_t kMaxVerifierTimeUs = int64_t{1} << 40;
 inline constexpr int kMaxVerifyStreams = 64;
 // Messages of one stream the engine has not taken in yet, and the token ids in them.
 inline constexpr int kMaxInboxMessages = 1024;

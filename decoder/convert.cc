@@ -239,6 +239,11 @@ absl::StatusOr<Verdict> FromProto(const v1::Verdict& verdict) {
   result.epoch = verdict.epoch();
   result.committed_length = verdict.committed_length();
   result.cached_tokens = verdict.cached_tokens();
+  // What no clock can have measured is left out: figures are all that it is for.
+  if (verdict.has_verifier_time_us() && verdict.verifier_time_us() >= 0 &&
+      verdict.verifier_time_us() <= kMaxVerifierTimeUs) {
+    result.verifier_time = std::chrono::microseconds(verdict.verifier_time_us());
+  }
   if (result.committed_length < 0) return Malformed(verdict, "negative committed_length");
   const bool is_opening = result.window_id == 0;
   if (is_opening && result.outcome != Outcome::kCommit) {

@@ -133,6 +133,9 @@ struct DecoderMetrics::Handles {
         verify(r.AddHistogram("selfsame_verify_latency_seconds",
                               "From submitting a window to its commit or rollback.",
                               DurationBounds())),
+        network(r.AddHistogram("selfsame_verify_network_seconds",
+                               "The part of it that the verifier does not account for.",
+                               DurationBounds())),
         opening(r.AddHistogram("selfsame_session_opening_seconds",
                                "From opening a session to its first verdict.", DurationBounds())) {}
 
@@ -169,6 +172,7 @@ struct DecoderMetrics::Handles {
   Counter& redecoded;
   Histogram& mismatch;
   Histogram& verify;
+  Histogram& network;
   Histogram& opening;
 };
 
@@ -245,6 +249,7 @@ void DecoderMetrics::OnRedecoded() { handles_->redecoded.Increment(); }
 void DecoderMetrics::OnVerdict(const VerdictReport& verdict) {
   if (verdict.outcome != Outcome::kDiscarded) {
     (verdict.is_opening ? handles_->opening : handles_->verify).Observe(Seconds(verdict.latency));
+    if (verdict.network_time) handles_->network.Observe(Seconds(*verdict.network_time));
   }
   if (verdict.is_rollback) handles_->rollbacks.Increment();
   handles_->rolled_back.Increment(static_cast<uint64_t>(verdict.dropped));

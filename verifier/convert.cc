@@ -111,6 +111,10 @@ v1::VerifyResponse ToProto(const Verdict& verdict) {
   proto.mutable_logprobs()->Add(verdict.logprobs.begin(), verdict.logprobs.end());
   proto.set_end(ToProto(verdict.end));
   proto.set_cached_tokens(verdict.cached_tokens);
+  if (verdict.verifier_time) {
+    proto.set_verifier_time_us(
+        std::chrono::duration_cast<std::chrono::microseconds>(*verdict.verifier_time).count());
+  }
   for (const TopLogprobs& top : verdict.top_logprobs) {
     *proto.add_top_logprobs() = selfsame::ToProto(top);
   }

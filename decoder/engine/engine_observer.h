@@ -41,6 +41,9 @@ struct VerdictReport {
   Outcome outcome = Outcome::kCommit;
   // Since the window was submitted; for an opening verdict, since the session was opened.
   std::chrono::nanoseconds latency{0};
+  // The part of it that the verifier does not account for: the way there and back. Unset when it
+  // accounts for nothing.
+  std::optional<std::chrono::nanoseconds> network_time = std::nullopt;
   bool is_rollback = false;  // a candidate was dropped for another token
   int32_t dropped = 0;       // candidates
   // With Outcome::kRollback: index in its window of the first candidate that differs.

@@ -165,6 +165,10 @@ void Sessions::Report(const Verdict& verdict, const SpeculationEffect& effect,
   } else {
     report.latency = now - verification.submitted_at.front();
     verification.submitted_at.pop_front();
+    // What cannot be is not believed.
+    if (verdict.verifier_time && *verdict.verifier_time <= report.latency) {
+      report.network_time = report.latency - *verdict.verifier_time;
+    }
   }
   // A window that is decided starts where the committed tokens end, and the last token it commits
   // is the canonical one.

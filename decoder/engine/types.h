@@ -152,6 +152,8 @@ struct Verdict {
   int32_t cached_tokens = 0;  // opening: positions the verifier had in its prefix cache
   std::vector<TopLogprobs> top_logprobs{};
   std::vector<PromptLogprob> prompt_logprobs{};
+  // How long the verifier had the window, by its own account; for metrics alone.
+  std::optional<std::chrono::microseconds> verifier_time{};
 };
 
 struct VerifierInfo {

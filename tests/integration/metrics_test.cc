@@ -204,6 +204,9 @@ TEST_F(MetricsTest, PrometheusAndTheClientCountTheSame) {
   // Once the end is committed, the decoder takes no more verdicts.
   p.ExpectPositive("selfsame_verify_latency_seconds_count");
   p.Expect(absl::StrCat("selfsame_verify_latency_seconds_count <= bool ", a.windows), 1);
+  p.Expect("selfsame_verify_network_seconds_count == bool selfsame_verify_latency_seconds_count",
+           1);
+  p.Expect("selfsame_verify_network_seconds_sum <= bool selfsame_verify_latency_seconds_sum", 1);
   p.Expect("selfsame_rollbacks_total", static_cast<double>(a.rollbacks));
   p.Expect("selfsame_rolled_back_tokens_total", static_cast<double>(a.rolled_back));
   p.Expect("selfsame_redecoded_tokens_total", static_cast<double>(a.redecoded));

@@ -50,7 +50,8 @@ decoder::Verdict Convert(const verifier::Verdict& verdict) {
           .end = static_cast<decoder::End>(verdict.end),
           .cached_tokens = verdict.cached_tokens,
           .top_logprobs = verdict.top_logprobs,
-          .prompt_logprobs = verdict.prompt_logprobs};
+          .prompt_logprobs = verdict.prompt_logprobs,
+          .verifier_time = std::nullopt};
 }
 
 decoder::VerifierInfo Convert(const verifier::VerifierInfo& info) {

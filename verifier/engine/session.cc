@@ -156,7 +156,8 @@ Verdict Session::MakeVerdict(uint64_t window_id, Outcome outcome) const {
           .end = outcome == Outcome::kDiscarded ? End::kNone : end_,
           .cached_tokens = 0,
           .top_logprobs = {},
-          .prompt_logprobs = {}};
+          .prompt_logprobs = {},
+          .verifier_time = std::nullopt};
 }
 
 SteadyTime Session::waiting_since() const {

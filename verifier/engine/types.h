@@ -60,6 +60,8 @@ struct Verdict {
   std::vector<TopLogprobs> top_logprobs{};  // as many as logprobs, when asked for
   // Opening, when asked for: of the prompt's tokens but the first.
   std::vector<PromptLogprob> prompt_logprobs{};
+  // Of a window: from its arrival to the end of its pass. Unset where time is not measured.
+  std::optional<std::chrono::nanoseconds> verifier_time{};
 };
 
 // Receives what the engine says to one stream. Called on the engine thread: must not block, and

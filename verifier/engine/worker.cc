@@ -276,8 +276,14 @@ void Worker::Apply(const Run& run, std::span<const SampledToken> sampled) {
   StreamSink& sink = SinkOf(run.session->key.stream_id);
   if (run.planned.window_count > 0) {
     const auto window_count = static_cast<size_t>(run.planned.window_count);
-    for (Verdict& verdict : session.Decide(window_count, sampled, policy_)) {
-      Give(sink, std::move(verdict));
+    std::vector<SteadyTime> arrivals;
+    for (size_t i = 0; i < session.pending_count(); ++i) {
+      arrivals.push_back(session.window_arrival(i));
+    }
+    std::vector<Verdict> verdicts = session.Decide(window_count, sampled, policy_);
+    for (size_t i = 0; i < verdicts.size(); ++i) {
+      if (clock_ != nullptr) verdicts[i].verifier_time = clock_->Now() - arrivals[i];
+      Give(sink, std::move(verdicts[i]));
     }
     state.Truncate(session.committed_length() - 1);
   } else if (!sampled.empty()) {

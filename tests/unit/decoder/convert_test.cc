@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <string>
@@ -294,6 +295,17 @@ TEST(VerdictTest, RollbackCarriesItsToken) {
   EXPECT_EQ(verdict->canonical_token, 0);
   EXPECT_THAT(verdict->logprobs, ElementsAre(-1.5f));
   EXPECT_EQ(verdict->end, End::kStopToken);
+}
+
+TEST(VerdictTest, AnImpossibleTimeIsLeftOut) {
+  v1::Verdict verdict = Rollback();
+  EXPECT_FALSE(FromProto(verdict)->verifier_time.has_value());
+  verdict.set_verifier_time_us(1500);
+  EXPECT_EQ(FromProto(verdict)->verifier_time, std::chrono::microseconds(1500));
+  for (const int64_t time_us : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    verdict.set_verifier_time_us(time_us);
+    EXPECT_FALSE(FromProto(verdict)->verifier_time.has_value()) << time_us;
+  }
 }
 
 struct BadVerdict {

@@ -43,13 +43,17 @@ class CountingObserver final : public EngineObserver {
     rollbacks += report.is_rollback ? 1 : 0;
     dropped += report.dropped;
     EXPECT_GE(report.latency.count(), 0);
+    if (report.network_time) {
+      ++network_times;
+      EXPECT_EQ(*report.network_time, report.latency);
+    }
     EXPECT_GE(report.mismatch_index, 0);
     EXPECT_LT(report.mismatch_index, 16);
   }
 
   int steps = 0, waiting_rows = 0, waiting_steps = 0, started = 0, tokens = 0, first_tokens = 0;
   int ends = 0, opened = 0, reopened = 0, windows = 0, candidates = 0, redecoded = 0;
-  int openings = 0, verdicts = 0, rollbacks = 0, dropped = 0;
+  int openings = 0, verdicts = 0, rollbacks = 0, dropped = 0, network_times = 0;
   std::chrono::nanoseconds since{0};
   std::chrono::nanoseconds ages{0};
 };
@@ -87,6 +91,19 @@ TEST_F(EngineObserverTest, ReportsAddUpToWhatClientsAreTold) {
   // The times between a request's tokens, from its arrival on, add up to its age.
   EXPECT_GT(observer_.ages.count(), 0);
   EXPECT_EQ(observer_.since, observer_.ages);
+}
+
+TEST_F(EngineObserverTest, TheNetworksTimeIsWhatTheVerifierDoesNotAccountFor) {
+  Create({.observer = &observer_});
+  // Every second window was there for no time, the others for longer than is possible.
+  verifiers_[0]->tamper = [](Verdict& verdict) {
+    if (verdict.window_id == 0) return;
+    verdict.verifier_time =
+        verdict.window_id % 2 == 1 ? std::chrono::microseconds(0) : std::chrono::hours(1);
+  };
+  RunAll(SubmitMany(8, 50));
+  EXPECT_GT(observer_.network_times, 0);
+  EXPECT_LT(observer_.network_times, observer_.verdicts);
 }
 
 TEST_F(EngineObserverTest, ASessionAfterALossIsReopened) {

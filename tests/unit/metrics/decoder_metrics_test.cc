@@ -76,7 +76,8 @@ TEST_F(DecoderMetricsTest, EndsAndRefusalsCountByOutcomeAndKind) {
 
 TEST_F(DecoderMetricsTest, VerdictsAreToldApart) {
   metrics_.OnVerdict({.is_opening = true, .is_rollback = true, .dropped = 2});
-  metrics_.OnVerdict({.outcome = Outcome::kCommit, .latency = milliseconds(5)});
+  metrics_.OnVerdict(
+      {.outcome = Outcome::kCommit, .latency = milliseconds(5), .network_time = milliseconds(2)});
   metrics_.OnVerdict(
       {.outcome = Outcome::kRollback, .is_rollback = true, .dropped = 9, .mismatch_index = 3});
   metrics_.OnVerdict({.outcome = Outcome::kDiscarded});
@@ -88,6 +89,8 @@ TEST_F(DecoderMetricsTest, VerdictsAreToldApart) {
   EXPECT_EQ(Find("selfsame_first_mismatch_position")->histogram->sum(), 3.0);
   EXPECT_EQ(Observations("selfsame_session_opening_seconds"), 1u);
   EXPECT_EQ(Observations("selfsame_verify_latency_seconds"), 2u);
+  EXPECT_EQ(Observations("selfsame_verify_network_seconds"), 1u);
+  EXPECT_EQ(Find("selfsame_verify_network_seconds")->histogram->sum(), 0.002);
 }
 
 TEST_F(DecoderMetricsTest, MissedRowsAndStepsAreCountedApart) {
