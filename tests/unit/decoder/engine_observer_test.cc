@@ -60,6 +60,9 @@ class CountingObserver final : public EngineObserver {
 
 class EngineObserverTest : public CoreTest {
  protected:
+  // The core ends what is left, and tells the observer.
+  ~EngineObserverTest() override { core_.reset(); }
+
   CountingObserver observer_;
 };
 
