@@ -102,7 +102,7 @@ def main():
         f"{arguments.repetitions} runs taken in random order. A candidate of the matrix product "
         "is a number of chains of dot products (dot) or of multiply-adds (fma) a sum; one chain is "
         "the canonical order. From memory a product of few rows is bound by bandwidth, and there "
-        "the candidates are level.", "",
+        "the candidates are level but for noise.", "",
         "- Command: `bench/kernels/choices.py`",
         f"- Commit: {git('rev-parse', '--short=12', 'HEAD')}{dirty}",
         f"- Date: {datetime.date.today().isoformat()}", "",

@@ -1,8 +1,9 @@
 #pragma once
 
 // Which kernel, how many chains, which splits. The canonical schedule picks among kernels with the
-// same bits. Each choice is the fastest of its candidates as bench/kernels measures them; none
-// looks at anything but shapes, thread count and what the CPU can do.
+// same bits. Each choice is the fastest of its candidates, as bench/kernels measures them, while
+// the weights are in the caches; from memory those of few rows are level but for noise. None looks
+// at anything but shapes, thread count and what the CPU can do.
 
 #include <cstdint>
 

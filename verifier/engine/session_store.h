@@ -42,9 +42,9 @@ struct StoredSession {
 //  2. from younger ones that wait for verdicts, youngest first;
 //  3. from the oldest one, when it is idle.
 // Pinned sessions keep their blocks; blocks that are only cached go before any of these. So the
-// oldest session that waits for a verdict always finds
-// room for one whole context, if it asks before anything is pinned: the store never locks up.
-// Settled KV is published to a prefix cache that all sessions share. One thread.
+// oldest session that waits for a verdict always finds room for one whole context, if it asks
+// before anything is pinned: the store never locks up. Settled KV is published to a prefix cache
+// that all sessions share. One thread.
 class SessionStore {
  public:
   // REQUIRES: the pool has room for one session of the context limit.
