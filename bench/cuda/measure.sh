@@ -8,12 +8,13 @@
 # BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
 # selfsame-tiny-model, selfsame-write-logits, selfsame_gpu_test, cuda_pass_bench and
 # flip_share_bench. MODEL_DIR: a real model whose share of flipped tokens the synthetic ones should
-# have. STAGES=tests,flips,transformers,passes,plain,serve chooses (transformers: needs torch; plain:
-# passes without graphs); LIMIT_S=560 bounds the whole; SYNTHETIC=8b:1 is the model that is served.
+# have; GAINS and BETA: those to try (common/model/synthetic.h).
+# STAGES=tests,flips,transformers,passes,plain,serve chooses (transformers: needs torch; plain: passes
+# without graphs); LIMIT_S=560 bounds the whole; SYNTHETIC=8b:1 is the model that is served.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,12p' "$0" | cut -c3- >&2
+  sed -n '2,13p' "$0" | cut -c3- >&2
   exit 2
 fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -43,17 +44,16 @@ stage() {
   summary+=("$name: status $result, $((SECONDS - start)) s")
 }
 
-# The products of the 8B shape find their plans once for all settings.
+# Both class slacks of each model beside one canonical run. The most telling settings come first.
 flips() {
-  local settings=()
-  for gain in 0.125 0.25 0.5 1; do
-    for beta in 0.15 0.25; do
-      settings+=("synthetic:8b:1:gain=$gain:beta=$beta")
-    done
+  local settings=() flags=(--device=cuda --batch=32 --tokens=256 --class_slack=0.03,0
+    --gemm_plan_file="$logs/flip-plans.json") status=0 gain
+  for gain in ${GAINS:-0.125 1 0.25 0.5 0.0625 2}; do
+    settings+=("synthetic:8b:1:gain=$gain:beta=${BETA:-0.25}")
   done
-  [[ -z $model ]] || settings=("$model" "${settings[@]}")
-  "$bundle/run" flip_share_bench --device=cuda --batch=16 --tokens=192 \
-    --gemm_plan_file="$logs/flip-plans.json" "${settings[@]}"
+  [[ -z $model ]] || "$bundle/run" flip_share_bench "${flags[@]}" --rounds=4 "$model" || status=1
+  "$bundle/run" flip_share_bench "${flags[@]}" --rounds=2 "${settings[@]}" || status=1
+  return $status
 }
 export -f flips
 export bundle logs model
@@ -61,7 +61,7 @@ export bundle logs model
 stage tests 240 env GPU_TEST_SANITIZER="${GPU_TEST_SANITIZER:-off}" \
   "$here/deploy/gpu_test.sh" "$bundle" "$logs/tests"
 stage flips 150 bash -c flips
-stage transformers 150 python3 "$here/tests/gpu/compare_transformers.py" "$bundle" --models="$model"
+stage transformers 120 env HF_HUB_DISABLE_PROGRESS_BARS=1 python3 "$here/tests/gpu/compare_transformers.py" "$bundle" --models="$model"
 stage passes 150 "$bundle/run" cuda_pass_bench 1024
 stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
 stage serve 300 "$here/deploy/gpu_serve_test.sh" "$bundle" "$logs/serve" \
