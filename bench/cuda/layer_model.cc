@@ -35,8 +35,9 @@ absl::StatusOr<std::unique_ptr<LayerModel>> LayerModel::Create(const LayerModelS
   std::unique_ptr<LayerModel> model(new LayerModel(shape, std::move(ops)));
   Ops& device = *model->ops_;
   const AttentionShape& attention = shape.attention;
-  const int64_t most = std::max(
-      {int64_t{2} * shape.intermediate * shape.hidden, int64_t{shape.vocab} * shape.hidden});
+  const int64_t most =
+      int64_t{shape.hidden} * std::max({2 * shape.intermediate, shape.vocab, attention.qkv_width(),
+                                        attention.output_width()});
   const std::vector<BFloat16> elements = RandomElements(most);
   const auto pack = [&](std::unique_ptr<PackedMatrix>& matrix, int64_t n,
                         int64_t k) -> absl::Status {

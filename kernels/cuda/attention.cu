@@ -38,9 +38,11 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
 
 }  // namespace
 
-cudaError_t PrepareAttention() {
+cudaError_t PrepareAttention(int32_t tile_queries) {
   const cudaError_t error = PrepareSmallAttention();
-  return error != cudaSuccess ? error : PrepareLargeAttention();
+  if (error != cudaSuccess) return error;
+  return tile_queries == kWarpgroupTileQueries ? PrepareWarpgroupAttention()
+                                               : PrepareLargeAttention();
 }
 
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
@@ -56,7 +58,12 @@ cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
     const auto small = take(is_whole ? counts.small_whole : counts.small_split, is_whole);
     const auto large = take(is_whole ? counts.large_whole : counts.large_split, is_whole);
     if (small.item_count > 0) RunSmallAttention(args, small, stream);
-    if (large.item_count > 0) RunLargeAttention(args, large, stream);
+    if (large.item_count == 0) continue;
+    if (args.tile_queries == kWarpgroupTileQueries) {
+      RunWarpgroupAttention(args, large, stream);
+    } else {
+      RunLargeAttention(args, large, stream);
+    }
   }
   if (args.merge_count > 0) {
     const dim3 grid(args.merge_count, (args.shape.head_count + kMergeWarps - 1) / kMergeWarps);

@@ -35,8 +35,10 @@ namespace selfsame::cuda {
 
 inline constexpr int32_t kAttentionTileKeys = 64;
 inline constexpr int32_t kCanonicalSplitKeys = 512;
-// Query rows × heads of a group that one thread block works on.
+// Query rows × heads of a group that one thread block works on, at most; more where products are
+// taken by warpgroups (compute capability 9.0).
 inline constexpr int32_t kAttentionTileQueries = 64;
+inline constexpr int32_t kWarpgroupTileQueries = 128;
 
 // Items of at most this many query rows × heads are small: they run with fewer registers.
 inline constexpr int32_t kSmallItemQueries = 16;
@@ -53,7 +55,7 @@ struct AttentionItemCounts {
 // What the blocks (item, kv_head) do: rows of one sequence, or padding rows. Without rows: nothing.
 struct AttentionItem {
   int32_t first_row = 0;       // of the pass
-  int32_t row_count = 0;       // row_count * group <= kAttentionTileQueries
+  int32_t row_count = 0;       // row_count * group <= the tile's queries
   int32_t first_position = 0;  // of first_row; -1: padding rows, whose output is zeroed
   int32_t block_table = 0;     // index of the sequence's first entry in block_tables
   int32_t first_key = 0;       // a multiple of split_keys
@@ -75,7 +77,8 @@ struct AttentionMerge {
 
 struct AttentionArgs {
   AttentionShape shape;
-  int32_t split_keys = kCanonicalSplitKeys;  // a multiple of 64
+  int32_t tile_queries = kAttentionTileQueries;  // or kWarpgroupTileQueries
+  int32_t split_keys = kCanonicalSplitKeys;      // a multiple of 64
   AttentionItemCounts counts;
   int32_t merge_count = 0;
   const AttentionItem* items = nullptr;    // device
@@ -89,8 +92,9 @@ struct AttentionArgs {
   bool operator==(const AttentionArgs&) const = default;
 };
 
-// Raises the kernels' shared memory limits on the current device; once, at start.
-cudaError_t PrepareAttention();
+// Raises the kernels' shared memory limits on the current device; once, at start. `tile_queries`:
+// of all passes to come.
+cudaError_t PrepareAttention(int32_t tile_queries);
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace selfsame::cuda

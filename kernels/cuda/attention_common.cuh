@@ -23,6 +23,8 @@ template <int kRows, int kWidth>
 struct Tile {
   static constexpr int kPitch = kWidth + kVectorElements;
   BFloat16 data[kRows * kPitch];
+
+  __device__ static int Offset(int row, int column) { return row * kPitch + column; }
 };
 template <int kHeadDim>
 using KeyTile = Tile<kAttentionTileKeys, kHeadDim>;
@@ -70,15 +72,15 @@ struct AttentionBlock {
 };
 
 // Starts copying a tile's keys and values, at positions [first_key, first_key + 64) below the
-// item's end; zeros stand for the rest.
-template <int kHeadDim>
-__device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock& block,
-                                int32_t first_key, KeyTile<kHeadDim>& keys,
-                                KeyTile<kHeadDim>& values) {
+// item's end; zeros stand for the rest. By kAttentionThreads threads, of which the caller is
+// number `thread`. KvTile::Offset(row, column) moves by 8 kPitch where row grows by 8.
+template <int kHeadDim, typename KvTile>
+__device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock& block, int thread,
+                                int32_t first_key, KvTile& keys, KvTile& values) {
   constexpr int kChunks = kHeadDim / kVectorElements;
   constexpr int kStepRows = kAttentionThreads / kChunks;
   constexpr int kHeadSize = kKvBlockTokens * kHeadDim;
-  const int thread = static_cast<int>(threadIdx.x);
+  static_assert(kStepRows % 8 == 0);
   const int row = thread / kChunks;
   const int dim = thread % kChunks * kVectorElements;
   const int64_t kind_size = int64_t{kHeadSize} * args.shape.kv_head_count;
@@ -86,7 +88,7 @@ __device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock&
       args.kv + static_cast<int>(blockIdx.y) * kHeadSize + row * kHeadDim + dim;
   const int32_t* table = args.block_tables + block.item.block_table + first_key / kKvBlockTokens;
   const int32_t present = block.item.end_key - first_key;  // keys of the tile that there are
-  const int place = row * KeyTile<kHeadDim>::kPitch + dim;
+  const int place = KvTile::Offset(row, dim);
 #pragma unroll
   for (int page = 0; page < kAttentionTileKeys / kKvBlockTokens; ++page) {
     const bool has_page = page * kKvBlockTokens < present;
@@ -96,7 +98,7 @@ __device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock&
       const int key = page * kKvBlockTokens + step * kStepRows;
       const bool is_present = key + row < present;
       const BFloat16* from = source + step * kStepRows * kHeadDim;
-      const int to = place + key * KeyTile<kHeadDim>::kPitch;
+      const int to = place + key * KvTile::kPitch;
       CopyAsync(keys.data + to, from, is_present);
       CopyAsync(values.data + to, from + kind_size, is_present);
     }
@@ -183,6 +185,10 @@ void RunSmallAttention(const AttentionArgs& args, const AttentionRange& range, c
 // Larger items: each warp has a row tile.
 cudaError_t PrepareLargeAttention();
 void RunLargeAttention(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream);
+// The same by warpgroups, of up to kWarpgroupTileQueries; compute capability 9.0 only.
+cudaError_t PrepareWarpgroupAttention();
+void RunWarpgroupAttention(const AttentionArgs& args, const AttentionRange& range,
+                           cudaStream_t stream);
 
 // Of scores, in units of the exponent of 2.
 inline float AttentionScale(int head_dim) {

@@ -204,9 +204,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
   const AttentionBlock block(args, first_item);
+  const int thread = static_cast<int>(threadIdx.x);
   if (block.item.first_position < 0) return ZeroRows<kHeadDim>(args, block);
 
-  LoadTile<kHeadDim>(args, block, block.item.first_key, shared.keys[0], shared.values[0]);
+  LoadTile<kHeadDim>(args, block, thread, block.item.first_key, shared.keys[0], shared.values[0]);
   CommitCopies();
   const int32_t positions[2] = {block.item.first_position + block.lane / 4 / block.group,
                                 block.item.first_position + (block.lane / 4 + 8) / block.group};
@@ -221,7 +222,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
     __syncthreads();
     const int32_t next = key + kAttentionTileKeys;
     if (next < block.item.end_key) {
-      LoadTile<kHeadDim>(args, block, next, shared.keys[stage ^ 1], shared.values[stage ^ 1]);
+      LoadTile<kHeadDim>(args, block, thread, next, shared.keys[stage ^ 1],
+                         shared.values[stage ^ 1]);
       CommitCopies();
     }
     Scores scores;

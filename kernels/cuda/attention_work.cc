@@ -8,7 +8,10 @@ namespace selfsame::cuda {
 namespace {
 
 // Blocks a multiprocessor should have to choose from: with fewer, splits get blocks of their own.
-constexpr int32_t kTargetBlocksPerProcessor = 6;
+constexpr double kTargetBlocksPerProcessor = 6.0;
+// The same where one block of warpgroups fills a multiprocessor: few more splits than processors
+// would cost a round of blocks.
+constexpr double kTargetWarpgroupBlocksPerProcessor = 0.5;
 // Below this many, the fast schedule cuts finer than the canonical one.
 constexpr int32_t kMinBlocksPerProcessor = 2;
 constexpr int32_t kMinSplitKeys = 128;
@@ -18,22 +21,47 @@ enum Sort : size_t { kSmallSplit, kLargeSplit, kSmallWhole, kLargeWhole };
 
 int32_t CeilDiv(int32_t a, int32_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
+bool IsSmall(int32_t row_count, int32_t group) { return row_count * group <= kSmallItemQueries; }
+
 // Thread blocks when every split of every item has one.
-int64_t BlockCount(const Pass& pass, int32_t item_rows, int32_t kv_heads, int32_t split_keys) {
-  int64_t items = 0;
+struct BlockCounts {
+  int64_t small = 0;
+  int64_t large = 0;
+};
+BlockCounts CountBlocks(const Pass& pass, const AttentionShape& shape, int32_t item_rows,
+                        int32_t split_keys) {
+  const int32_t group = shape.head_count / shape.kv_head_count;
+  BlockCounts counts;
   for (const SequenceRows& sequence : pass.sequences) {
     const int32_t length = sequence.first_position + sequence.row_count;
-    items += int64_t{CeilDiv(sequence.row_count, item_rows)} * CeilDiv(length, split_keys);
+    const int64_t items = CeilDiv(sequence.row_count, item_rows);
+    (IsSmall(sequence.row_count, group) ? counts.small : counts.large) +=
+        items * CeilDiv(length, split_keys) * shape.kv_head_count;
   }
-  return items * kv_heads;
+  return counts;
+}
+
+// Whether items of a sort may get a block for each split.
+struct MaySplit {
+  bool small = false;
+  bool large = false;
+};
+MaySplit DecideSplits(const BlockCounts& whole, const AttentionLimits& limits) {
+  const auto is_few = [&limits](int64_t blocks, double target) {
+    return static_cast<double>(blocks) < target * limits.processor_count;
+  };
+  const bool are_all_few = is_few(whole.small + whole.large, kTargetBlocksPerProcessor);
+  if (limits.tile_queries != kWarpgroupTileQueries) return {are_all_few, are_all_few};
+  return {are_all_few, is_few(whole.large, kTargetWarpgroupBlocksPerProcessor)};
 }
 
 class Builder {
  public:
-  Builder(const AttentionLimits& limits, int32_t group, bool may_split, AttentionWork& work)
+  Builder(const AttentionLimits& limits, int32_t group, MaySplit may_split, AttentionWork& work)
       : group_(group),
-        item_rows_(kAttentionTileQueries / group),
-        partial_rows_left_(may_split ? limits.max_partial_rows : 0),
+        item_rows_(limits.tile_queries / group),
+        may_split_(may_split),
+        partial_rows_left_(limits.max_partial_rows),
         work_(work) {}
 
   void AddPadding(int32_t first_row, int32_t end_row) {
@@ -60,8 +88,9 @@ class Builder {
   void AddRows(AttentionItem item) {
     const int32_t splits = CeilDiv(item.end_key, work_.split_keys);
     const int64_t partial_rows = int64_t{splits} * item.row_count;
-    const bool is_small = item.row_count * group_ <= kSmallItemQueries;
-    if (splits == 1 || partial_rows > partial_rows_left_) {
+    const bool is_small = IsSmall(item.row_count, group_);
+    const bool may_split = is_small ? may_split_.small : may_split_.large;
+    if (!may_split || splits == 1 || partial_rows > partial_rows_left_) {
       work_.sorted[is_small ? kSmallWhole : kLargeWhole].push_back(item);
       return;
     }
@@ -84,6 +113,7 @@ class Builder {
 
   const int32_t group_;
   const int32_t item_rows_;
+  const MaySplit may_split_;
   int64_t partial_rows_left_;
   int32_t next_partial_row_ = 0;
   AttentionWork& work_;
@@ -102,21 +132,25 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
                         AttentionWork& work) {
   const int32_t group = shape.head_count / shape.kv_head_count;
   SELFSAME_CHECK(group >= 1 && group <= kAttentionTileQueries);
-  const int32_t item_rows = kAttentionTileQueries / group;
+  const int32_t item_rows = limits.tile_queries / group;
   work.items.clear();
   work.merges.clear();
   for (auto& items : work.sorted) items.clear();
   work.split_keys = kCanonicalSplitKeys;
   const auto blocks = [&](int32_t split_keys) {
-    return BlockCount(pass, item_rows, shape.kv_head_count, split_keys);
+    return CountBlocks(pass, shape, item_rows, split_keys);
   };
-  const bool may_split =
-      blocks(INT32_MAX) < int64_t{kTargetBlocksPerProcessor} * limits.processor_count;
-  if (may_split && limits.schedule == Schedule::kFast) {
+  const BlockCounts whole = blocks(INT32_MAX);
+  const MaySplit may_split = DecideSplits(whole, limits);
+  const bool will_split =
+      (may_split.small && whole.small > 0) || (may_split.large && whole.large > 0);
+  if (will_split && limits.schedule == Schedule::kFast) {
     const int64_t enough = int64_t{kMinBlocksPerProcessor} * limits.processor_count;
-    while (work.split_keys > kMinSplitKeys && blocks(work.split_keys) < enough) {
-      work.split_keys /= 2;
-    }
+    const auto are_few = [&](int32_t split_keys) {
+      const BlockCounts counts = blocks(split_keys);
+      return counts.small + counts.large < enough;
+    };
+    while (work.split_keys > kMinSplitKeys && are_few(work.split_keys)) work.split_keys /= 2;
   }
   Builder builder(limits, group, may_split, work);
   int32_t next_row = 0;

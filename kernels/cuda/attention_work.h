@@ -19,8 +19,9 @@ int32_t RoundedCount(int32_t count);
 
 struct AttentionLimits {
   Schedule schedule = Schedule::kFast;
-  int32_t processor_count = 0;   // multiprocessors of the device
-  int32_t max_partial_rows = 0;  // rows the partials have room for
+  int32_t processor_count = 0;                   // multiprocessors of the device
+  int32_t tile_queries = kAttentionTileQueries;  // as in AttentionArgs
+  int32_t max_partial_rows = 0;                  // rows the partials have room for
 };
 
 struct AttentionWork {

@@ -23,6 +23,8 @@ namespace {
 // Changes whenever a kernel's bits may change.
 constexpr int kArithmeticVersion = 1;
 constexpr int kMinMajorCapability = 8;
+// The one whose warpgroup instructions the kernels are built with.
+constexpr int kWarpgroupCapability = 90;
 // Larger passes are rarely of single rows.
 constexpr int32_t kMaxWarmUpRows = 128;
 // Rows × splits of a pass whose attention may be spread over several blocks, at most.
@@ -64,6 +66,11 @@ absl::StatusOr<Device> OpenDevice(int index) {
   return Device{.name = properties.name,
                 .processor_count = properties.multiProcessorCount,
                 .capability = 10 * properties.major + properties.minor};
+}
+
+int32_t TileQueries(const CudaOptions& options, const Device& device) {
+  const bool has_warpgroups = device.capability == kWarpgroupCapability;
+  return options.use_warpgroups && has_warpgroups ? kWarpgroupTileQueries : kAttentionTileQueries;
 }
 
 std::string ScopeOf(const Device& device) {
@@ -229,6 +236,7 @@ class CudaOps final : public Ops {
     const AttentionWork& work = pass_buffers_.work();
     auto* partials = partials_.data<float>();
     Do(AttentionArgs{.shape = shape,
+                     .tile_queries = TileQueries(options_, device_),
                      .split_keys = work.split_keys,
                      .counts = work.counts,
                      .merge_count = static_cast<int32_t>(work.merges.size()),
@@ -382,11 +390,13 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
     return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
   }
   ASSIGN_OR_RETURN(cuda::Device device, cuda::OpenDevice(options.device));
-  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(), "preparing kernels"));
+  const int32_t tile_queries = cuda::TileQueries(options, device);
+  RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(tile_queries), "preparing kernels"));
   ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create());
   ASSIGN_OR_RETURN(cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));
   const cuda::AttentionLimits limits = {.schedule = options.schedule,
                                         .processor_count = device.processor_count,
+                                        .tile_queries = tile_queries,
                                         .max_partial_rows = cuda::kMaxPartialRows};
   ASSIGN_OR_RETURN(cuda::PassBuffers pass_buffers,
                    cuda::PassBuffers::Create(options.max_rows, options.max_logit_rows, limits));

@@ -24,6 +24,9 @@ struct CudaOptions {
   // Passes that come again are replayed as CUDA graphs, with row counts rounded up so that few
   // differ: buffers then need room for `max_rows` rows under the fast schedule too.
   bool use_graphs = false;
+  // Where the device has warpgroup products (compute capability 9.0), attention takes them; false:
+  // it runs as on older devices, to the same bits.
+  bool use_warpgroups = true;
   // Where measured GEMM plans are kept between runs; empty: nowhere.
   std::string plan_file = {};
 };

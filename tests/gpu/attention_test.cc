@@ -17,8 +17,9 @@ const AttentionShape kShapes[] = {
     {.head_count = 8, .kv_head_count = 1, .head_dim = 128},
 };
 
-std::unique_ptr<Ops> MakeOps(Schedule schedule) {
-  return MakeCudaOps({.schedule = schedule, .max_rows = kMaxRows});
+std::unique_ptr<Ops> MakeOps(Schedule schedule, bool use_warpgroups = true) {
+  return MakeCudaOps(
+      {.schedule = schedule, .max_rows = kMaxRows, .use_warpgroups = use_warpgroups});
 }
 
 std::span<const BFloat16> RowOf(const std::vector<BFloat16>& output, const AttentionShape& shape,
@@ -27,9 +28,14 @@ std::span<const BFloat16> RowOf(const std::vector<BFloat16>& output, const Atten
   return std::span(output).subspan(static_cast<size_t>(row) * width, width);
 }
 
-TEST(AttentionTest, BothSchedulesMatchADoubleReference) {
+class AttentionReferenceTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Products, AttentionReferenceTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Warpgroups" : "Warps"; });
+
+TEST_P(AttentionReferenceTest, BothSchedulesMatchADoubleReference) {
   for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
-    const auto ops = MakeOps(schedule);
+    const auto ops = MakeOps(schedule, GetParam());
     for (const AttentionShape& shape : kShapes) {
       // Decode rows, a window and a prefill chunk, at the edges of blocks, tiles and splits.
       const std::vector<CaseSequence> sequences = {
@@ -53,7 +59,8 @@ TEST(AttentionTest, BothSchedulesMatchADoubleReference) {
 TEST(AttentionTest, PaddingRowsAreZero) {
   const auto ops = MakeOps(Schedule::kCanonical);
   for (const AttentionShape& shape : kShapes) {
-    const CaseResult result = RunAttentionCase(*ops, shape, {{1, 5, 1, 3}, {2, 70, 4, 1}}, 40);
+    const CaseResult result =
+        RunAttentionCase(*ops, shape, {{1, 5, 1, 3}, {2, 70, 4, 1}, {3, 90, 40}}, 40);
     EXPECT_EQ(result.padding.size(), static_cast<size_t>(44 * shape.output_width()));
     for (const BFloat16 value : result.padding) ASSERT_EQ(value.bits, 0);
   }
@@ -110,6 +117,23 @@ TEST(AttentionTest, LongContextsMatchTheReferenceAndKeepTheirBits) {
             kBound);
   const CaseResult window = RunAttentionCase(*ops, shape, {{8, position - 40, 41, 2}});
   EXPECT_EQ(CountDifferent(RowOf(window.outputs[0], shape, 40), alone.outputs[0]), 0u);
+}
+
+// Prefill chunks and windows give the same bits by warpgroups and by single warps, so that the
+// kernels of older devices are tested too. A chunk whose rows fill a block of either, and less.
+TEST(AttentionTest, WarpgroupsChangeNoBits) {
+  const auto warpgroups = MakeOps(Schedule::kCanonical);
+  const auto warps = MakeOps(Schedule::kCanonical, false);
+  for (const AttentionShape& shape : kShapes) {
+    const std::vector<CaseSequence> sequences = {
+        {1, 0, 300}, {2, 1000, 64, 1}, {3, 500, 200}, {4, 63, 17}, {5, 2040, 90, 2}};
+    const CaseResult expected = RunAttentionCase(*warps, shape, sequences, 3);
+    const CaseResult result = RunAttentionCase(*warpgroups, shape, sequences, 3);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      EXPECT_EQ(CountDifferent(result.outputs[i], expected.outputs[i]), 0u)
+          << "heads " << shape.head_count << " sequence " << i;
+    }
+  }
 }
 
 // The control: the fast schedule cuts a lone sequence finer, which changes bits.

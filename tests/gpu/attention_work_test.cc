@@ -38,12 +38,12 @@ AttentionWork Build(const std::vector<Sequence>& sequences, int32_t rows,
 
 // Every row and key is in exactly one item, and every partial row in one item and one merge.
 void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequences, int32_t rows,
-                int32_t max_partial_rows) {
+                const AttentionLimits& limits) {
   std::vector<int64_t> keys(static_cast<size_t>(rows), 0);
   std::vector<int> places(static_cast<size_t>(rows), 0);
   std::set<int32_t> partial_rows;
   for (const AttentionItem& item : work.items) {
-    ASSERT_LE(item.row_count * 4, kAttentionTileQueries);
+    ASSERT_LE(item.row_count * 4, limits.tile_queries);
     ASSERT_EQ(item.first_key % work.split_keys, 0);
     for (int32_t i = 0; i < item.row_count; ++i) {
       const auto row = static_cast<size_t>(item.first_row + i);
@@ -51,7 +51,7 @@ void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequence
       if (item.first_position >= 0) keys[row] += item.end_key - item.first_key;
       if (item.partial_row < 0) continue;
       ASSERT_LE(item.end_key - item.first_key, work.split_keys);
-      ASSERT_LT(item.partial_row + i, max_partial_rows);
+      ASSERT_LT(item.partial_row + i, limits.max_partial_rows);
       ASSERT_TRUE(partial_rows.insert(item.partial_row + i).second);
     }
   }
@@ -83,15 +83,17 @@ TEST(AttentionWorkTest, CoversEveryRowOnceUnderBothSchedules) {
   const std::vector<Sequence> sequences = {
       {2, 1, 2000}, {3, 40, 0}, {50, 9, 505}, {59, 33, 1500}, {92, 1, 0}};
   for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
-    for (const int32_t max_partial_rows : {0, 10, 4096}) {
-      const AttentionLimits limits = {schedule, 132, max_partial_rows};
-      CheckCover(Build(sequences, 100, limits), sequences, 100, max_partial_rows);
+    for (const int32_t tile_queries : {kAttentionTileQueries, kWarpgroupTileQueries}) {
+      for (const int32_t max_partial_rows : {0, 10, 4096}) {
+        const AttentionLimits limits = {schedule, 132, tile_queries, max_partial_rows};
+        CheckCover(Build(sequences, 100, limits), sequences, 100, limits);
+      }
     }
   }
 }
 
 TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
-  const AttentionLimits limits = {Schedule::kCanonical, 132, 4096};
+  const AttentionLimits limits = {Schedule::kCanonical, 132, kAttentionTileQueries, 4096};
   const AttentionWork lone = Build({{0, 1, 1999}}, 1, limits);
   EXPECT_EQ(lone.items.size(), 4u);
   EXPECT_EQ(lone.merges.size(), 1u);
@@ -106,17 +108,30 @@ TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
   EXPECT_TRUE(crowd.merges.empty());
 }
 
+// Eight windows of 64 rows fill the multiprocessors as they are; one does not.
+TEST(AttentionWorkTest, WindowsOfWarpgroupsAreSplitWhereTheyLeaveProcessorsIdle) {
+  const AttentionLimits limits = {Schedule::kCanonical, 132, kWarpgroupTileQueries, 4096};
+  std::vector<Sequence> windows;
+  for (int32_t i = 0; i < 8; ++i) windows.push_back({i * 64, 64, 1024});
+  const AttentionWork many = Build(windows, 512, limits);
+  EXPECT_EQ(many.counts.large_whole, 16);
+  EXPECT_EQ(many.counts.large_split, 0);
+  const AttentionWork one = Build({{0, 64, 1024}}, 64, limits);
+  EXPECT_EQ(one.counts.large_whole, 0);
+  EXPECT_EQ(one.counts.large_split, 6);
+}
+
 TEST(AttentionWorkTest, TheCanonicalScheduleNeverChangesWhereSplitsEnd) {
   for (const int32_t rows : {1, 5, 64}) {
-    const AttentionLimits canonical = {Schedule::kCanonical, 132, 4096};
+    const AttentionLimits canonical = {Schedule::kCanonical, 132, kAttentionTileQueries, 4096};
     EXPECT_EQ(Build({{0, rows, 700}}, rows, canonical).split_keys, kCanonicalSplitKeys);
   }
-  const AttentionLimits fast = {Schedule::kFast, 132, 4096};
+  const AttentionLimits fast = {Schedule::kFast, 132, kAttentionTileQueries, 4096};
   EXPECT_LT(Build({{0, 1, 700}}, 1, fast).split_keys, kCanonicalSplitKeys);
 }
 
 TEST(AttentionWorkTest, PassesOfNearlyEqualShapeHaveEqualCounts) {
-  const AttentionLimits limits = {Schedule::kCanonical, 132, 4096};
+  const AttentionLimits limits = {Schedule::kCanonical, 132, kAttentionTileQueries, 4096};
   const auto build = [&](int32_t first_length) {
     std::vector<Sequence> sequences;
     for (int32_t i = 0; i < 17; ++i) sequences.push_back({i, 1, first_length + 3 * i});
@@ -141,7 +156,8 @@ TEST(AttentionWorkTest, CountsAreRoundedUpByAQuarterAtMost) {
 }
 
 TEST(AttentionWorkTest, PaddingRowsGetItemsOfTheirOwn) {
-  const AttentionWork work = Build({{3, 2, 0}}, 40, {Schedule::kCanonical, 132, 4096});
+  const AttentionWork work =
+      Build({{3, 2, 0}}, 40, {Schedule::kCanonical, 132, kAttentionTileQueries, 4096});
   int32_t padding = 0;
   for (const AttentionItem& item : work.items) {
     if (item.first_position < 0) padding += item.row_count;
