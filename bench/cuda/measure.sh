@@ -9,19 +9,20 @@
 # selfsame-tiny-model, selfsame-write-logits, selfsame_gpu_test, cuda_pass_bench and
 # flip_share_bench. MODEL_DIR: a real model whose share of flipped tokens the synthetic ones should
 # have; GAINS and BETA: those to try (common/model/synthetic.h).
-# STAGES=tests,flips,transformers,passes,plain,serve chooses (transformers: needs torch; plain: passes
-# without graphs); LIMIT_S=560 bounds the whole; SYNTHETIC=8b:1 is the model that is served.
+# STAGES=tests,flips,transformers,passes,plain,serve,serve-model chooses (transformers: needs torch;
+# plain: passes without graphs; serve-model: MODEL_DIR at class slack 0); LIMIT_S=560 bounds the whole;
+# SYNTHETIC=8b:1 is the model that is served.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,13p' "$0" | cut -c3- >&2
+  sed -n '2,14p' "$0" | cut -c3- >&2
   exit 2
 fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$1
 logs=$2
 model=${3:-}
-stages=${STAGES:-tests,flips,transformers,passes,serve}
+stages=${STAGES:-tests,flips,transformers,passes,serve,serve-model}
 limit_s=${LIMIT_S:-560}
 mkdir -p "$logs"
 status=0
@@ -64,8 +65,12 @@ stage flips 150 bash -c flips
 stage transformers 120 env HF_HUB_DISABLE_PROGRESS_BARS=1 python3 "$here/tests/gpu/compare_transformers.py" "$bundle" --models="$model"
 stage passes 150 "$bundle/run" cuda_pass_bench 1024
 stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
-stage serve 300 "$here/deploy/gpu_serve_test.sh" "$bundle" "$logs/serve" \
-  --synthetic="${SYNTHETIC:-8b:1}" --tokens=64 --phases=16:0.5
+stage serve 240 python3 "$here/deploy/gpu_serve_test.py" "$bundle" "$logs/serve" \
+  --synthetic="${SYNTHETIC:-8b:1}" --tokens="${SERVE_TOKENS:-64}"
+if [[ -n $model ]]; then
+  stage serve-model 180 python3 "$here/deploy/gpu_serve_test.py" "$bundle" "$logs/serve-model" \
+    --model="$model" --tokens="${MODEL_TOKENS:-256}" --class_slack="${MODEL_SLACK:-0}"
+fi
 
 printf '\n'
 printf '%s\n' "${summary[@]}"

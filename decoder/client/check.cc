@@ -31,6 +31,7 @@ struct CheckFlags {
   std::optional<std::string> json;
   std::optional<std::string> reference;
   std::optional<std::string> save_reference;
+  bool phases_only = false;
 };
 
 void AddFlags(FlagParser& parser, CheckFlags& flags) {
@@ -42,6 +43,9 @@ void AddFlags(FlagParser& parser, CheckFlags& flags) {
   parser.Add("max_tokens", &flags.cases.max_tokens, "output tokens of a request");
   parser.Add("ignore_eos", &flags.cases.ignore_eos,
              "go on past the end of sequence, so that every output is long");
+  parser.Add(
+      "shared_prefix", &flags.cases.shared_prefix,
+      "let every second prompt begin with the same paragraph, for the prefix caches to find");
   parser.Add("temperature", &flags.temperature, "of the seeded half (0.8); the other is greedy");
   parser.Add("order_seed", &flags.order_seed, "decides the order of the requests in the phases");
   parser.Add("require_control", &flags.require_control,
@@ -50,7 +54,10 @@ void AddFlags(FlagParser& parser, CheckFlags& flags) {
   parser.Add("json", &flags.json, "file to write the figures to");
   parser.Add("reference", &flags.reference,
              "file of answers to compare with, from an earlier run's --save_reference");
-  parser.Add("save_reference", &flags.save_reference, "file to write the deterministic answers to");
+  parser.Add("save_reference", &flags.save_reference, "file to write the answers to");
+  parser.Add(
+      "phases_only", &flags.phases_only,
+      "do not send the requests one at a time first: the reference's answers stand for that");
 }
 
 absl::StatusOr<CheckOptions> ToOptions(CheckFlags& flags) {
@@ -67,6 +74,10 @@ absl::StatusOr<CheckOptions> ToOptions(CheckFlags& flags) {
   options.cases = BuildCases(prompts, flags.cases);
   ASSIGN_OR_RETURN(options.phases, ParsePhases(flags.phases));
   options.order_seed = flags.order_seed;
+  options.phases_only = flags.phases_only;
+  if (flags.phases_only && (!flags.reference || flags.save_reference)) {
+    return InvalidArgumentError("--phases_only", "needs --reference, and saves none");
+  }
   if (flags.reference) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(*flags.reference, kMaxReferenceBytes));
     ASSIGN_OR_RETURN(SavedReference reference, ParseReference(*flags.reference, text));
@@ -86,10 +97,12 @@ absl::Status WriteFiles(const CheckFlags& flags, const CheckOptions& options,
   if (result.reference.empty()) {
     return UnavailableError("the reference was not saved, since one of its requests failed");
   }
-  return WriteTextFile(*flags.save_reference, SerializeReference({.fingerprint = result.fingerprint,
-                                                                  .model = result.model,
-                                                                  .cases = options.cases,
-                                                                  .answers = result.reference}));
+  return WriteTextFile(*flags.save_reference,
+                       SerializeReference({.fingerprint = result.fingerprint,
+                                           .model = result.model,
+                                           .cases = options.cases,
+                                           .answers = result.reference,
+                                           .ordinary_answers = result.ordinary_reference}));
 }
 
 int Judge(const CheckResult& result, bool require_control) {
@@ -122,7 +135,7 @@ int RunCheck(std::span<const std::string> arguments) {
   FlagParser parser(
       "selfsame check [--flag=value ...]",
       "Sends a set of prompts, half greedy and half seeded, a quarter of them with penalties (and\n"
-      "min-p where seeded), one at a time, and again under\n"
+      "min-p where seeded), some with prompt logprobs, one at a time, and again under\n"
       "several concurrencies, orders and shares of ordinary requests. The token ids and the bits\n"
       "of the logprobs of each deterministic answer must be those of its one-at-a-time run; of\n"
       "ordinary answers, those whose tokens changed are counted, as a control.\n"

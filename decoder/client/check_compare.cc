@@ -31,15 +31,25 @@ size_t CountSameLogprobs(const Answer& expected, const Answer& actual) {
   return std::min(same, FirstMismatch(expected.top_logprobs, actual.top_logprobs, SameTop));
 }
 
+bool SamePrompt(const Answer& expected, const Answer& actual) {
+  return std::equal(expected.prompt_logprobs.begin(), expected.prompt_logprobs.end(),
+                    actual.prompt_logprobs.begin(), actual.prompt_logprobs.end(),
+                    [](const PromptLogprob& a, const PromptLogprob& b) {
+                      return SameBits(a.logprob, b.logprob) && SameTop(a.top, b.top);
+                    });
+}
+
 }  // namespace
 
 std::optional<Difference> FindDifference(const Answer& expected, const Answer& actual) {
   const size_t same_tokens =
       FirstMismatch(expected.token_ids, actual.token_ids, std::equal_to<int32_t>());
-  const size_t same_logprobs = CountSameLogprobs(expected, actual);
+  const bool is_prompt_same = SamePrompt(expected, actual);
+  const size_t same_logprobs = is_prompt_same ? CountSameLogprobs(expected, actual) : 0;
   Difference difference;
   difference.tokens = same_tokens != std::max(expected.token_ids.size(), actual.token_ids.size());
-  difference.logprobs = same_logprobs != std::max(expected.logprobs.size(), actual.logprobs.size());
+  difference.logprobs = !is_prompt_same ||
+                        same_logprobs != std::max(expected.logprobs.size(), actual.logprobs.size());
   difference.finish = expected.finish_reason != actual.finish_reason ||
                       expected.stop_string != actual.stop_string ||
                       expected.stop_token_id != actual.stop_token_id ||

@@ -15,8 +15,16 @@ namespace {
 
 // Of each output token: their bits are part of what must not change.
 constexpr int32_t kCheckTopLogprobs = 3;
+constexpr int32_t kCheckPromptLogprobs = 1;
 constexpr uint64_t kFirstSeed = 1000;
 constexpr double kMaxOrdinaryShare = 0.98;
+// Several blocks of the prefix cache, whatever the tokeniser.
+constexpr char kSharedPrefix[] =
+    "You are an assistant who answers the questions of travellers, students and cooks. Be brief, "
+    "be "
+    "kind, and say so when you do not know something. Give numbers with their units, names in "
+    "full, "
+    "and steps in the order in which they are to be taken. Now to the question. ";
 
 absl::StatusOr<PhasePlan> ParsePhase(absl::string_view text) {
   PhasePlan plan;
@@ -58,6 +66,7 @@ Request ToRequest(const CheckCase& check_case, bool is_deterministic) {
   request.seed = check_case.seed;
   request.max_tokens = check_case.max_tokens;
   request.ignore_eos = check_case.ignore_eos;
+  request.prompt_logprobs = check_case.prompt_logprobs;
   request.is_deterministic = is_deterministic;
   request.logprobs = true;
   request.top_logprobs = kCheckTopLogprobs;
@@ -68,12 +77,14 @@ std::vector<CheckCase> BuildCases(const std::vector<std::string>& prompts,
                                   const CaseOptions& options) {
   std::vector<CheckCase> cases;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    cases.push_back({.prompt = prompts[i],
+    const bool has_prefix = options.shared_prefix && i / 2 % 2 == 1;
+    cases.push_back({.prompt = has_prefix ? absl::StrCat(kSharedPrefix, prompts[i]) : prompts[i],
                      .chat = options.chat,
                      .temperature = i % 2 == 0 ? 0.0f : options.temperature,
                      .seed = kFirstSeed + i,
                      .max_tokens = options.max_tokens,
                      .ignore_eos = options.ignore_eos});
+    if (i % 8 == 2 || i % 8 == 5) cases.back().prompt_logprobs = kCheckPromptLogprobs;
     if (i % 8 != 6 && i % 8 != 7) continue;
     CheckCase& penalised = cases.back();
     penalised.repetition_penalty = 1.1f;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct CheckCase {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
+  std::optional<int32_t> prompt_logprobs{};
   uint64_t seed = 0;
   int32_t max_tokens = 0;
   bool ignore_eos = true;
@@ -35,10 +37,12 @@ struct CaseOptions {
   float temperature = 0.8f;  // of the seeded half
   int32_t max_tokens = 96;
   bool ignore_eos = true;
+  bool shared_prefix = false;  // every second prompt begins with the same paragraph
 };
 
 // One case a prompt: even ones greedy, odd ones seeded, each with a seed of its own. One in four of
-// either kind has penalties, the seeded one min-p too.
+// either kind has penalties, the seeded one min-p too; one in eight of either asks for the logprobs
+// of its prompt.
 std::vector<CheckCase> BuildCases(const std::vector<std::string>& prompts,
                                   const CaseOptions& options);
 

@@ -10,13 +10,16 @@
 
 namespace selfsame::client {
 
-// Deterministic answers kept in a file, to compare a later run with: after a restart, on another
+// Answers kept in a file, to compare a later run with: after a restart, on another
 // replica.
 struct SavedReference {
   std::string fingerprint;
   std::string model;
   std::vector<CheckCase> cases;
   std::vector<Answer> answers;  // as many as cases; what FindDifference compares is kept
+  // Those of the same requests without the promise, one at a time; empty in files from before they
+  // were kept.
+  std::vector<Answer> ordinary_answers{};
 };
 
 std::string SerializeReference(const SavedReference& reference);

@@ -51,8 +51,9 @@ struct CheckResult {
   std::string model;
   std::string fingerprint;
   std::vector<PhaseFigures> phases;
-  // Answers of the one-at-a-time phase; empty unless every one of them succeeded.
+  // Answers of the one-at-a-time phases; empty unless every one of them succeeded.
   std::vector<Answer> reference;
+  std::vector<Answer> ordinary_reference;
 
   PhaseFigures Total() const;
 };
@@ -63,6 +64,9 @@ struct CheckOptions {
   uint64_t order_seed = 1;
   // Takes the place of this run's own one-at-a-time answers, which are then compared with it too.
   std::optional<SavedReference> reference;
+  // Leaves the one-at-a-time phases out: the saved answers, ordinary ones too, stand for them.
+  // REQUIRES: a reference.
+  bool phases_only = false;
 };
 
 // One line for the user. Called from several threads, never at once.

@@ -64,6 +64,23 @@ TEST(CheckCompareTest, AlternativesAreComparedWhereBothAnswersHaveThem) {
   }
 }
 
+TEST(CheckCompareTest, LogprobsOfThePromptCount) {
+  Answer expected = MakeAnswer(1);
+  expected.prompt_logprobs = {{-1.0f, {{3, -0.5f}}}, {-2.0f, {{4, -0.25f}}}};
+  EXPECT_FALSE(FindDifference(expected, expected).has_value());
+  Answer logprob = expected;
+  logprob.prompt_logprobs[1].logprob = std::nextafter(-2.0f, 0.0f);
+  Answer alternative = expected;
+  alternative.prompt_logprobs[0].top[0].token_id = 9;
+  for (const Answer& changed : {logprob, alternative, MakeAnswer(1)}) {
+    const auto difference = FindDifference(expected, changed);
+    ASSERT_TRUE(difference.has_value());
+    EXPECT_TRUE(difference->logprobs);
+    EXPECT_FALSE(difference->tokens);
+    EXPECT_EQ(difference->position, 0u);
+  }
+}
+
 TEST(CheckCompareTest, APrefixDiffersAtItsEnd) {
   for (const bool swapped : {false, true}) {
     const Answer a = MakeAnswer(1, swapped ? 8 : 6);

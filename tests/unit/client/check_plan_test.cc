@@ -68,9 +68,28 @@ TEST(CheckPlanTest, TheBuiltInSetIsLargeVariedAndHalfSeeded) {
             }),
             3);
   EXPECT_GE(count([](const CheckCase& c) { return c.min_p > 0.0f && c.temperature > 0.0f; }), 3);
+  for (const bool seeded : {false, true}) {
+    EXPECT_GE(count([&](const CheckCase& c) {
+                return c.prompt_logprobs.has_value() && (c.temperature > 0.0f) == seeded;
+              }),
+              3);
+  }
   std::set<uint64_t> seeds;
   for (const CheckCase& check_case : cases) seeds.insert(check_case.seed);
   EXPECT_EQ(seeds.size(), cases.size());
+}
+
+TEST(CheckPlanTest, HalfOfEitherKindSharesAPrefixIfAskedTo) {
+  const std::vector<std::string> prompts = BuiltInPrompts();
+  const std::vector<CheckCase> cases = BuildCases(prompts, {.shared_prefix = true});
+  int shared[2] = {};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string& text = cases[i].prompt;
+    ASSERT_EQ(text.substr(text.size() - prompts[i].size()), prompts[i]);
+    if (text != prompts[i]) ++shared[cases[i].temperature > 0.0f ? 1 : 0];
+  }
+  EXPECT_EQ(shared[0], static_cast<int>(prompts.size() / 4));
+  EXPECT_EQ(shared[1], static_cast<int>(prompts.size() / 4));
 }
 
 TEST(CheckPlanTest, ARequestLeavesNothingToTheServersDefaults) {

@@ -27,6 +27,13 @@ SavedReference MakeReference() {
   reference.answers[1].logprobs[0] = -INFINITY;
   reference.answers[1].finish_reason = FinishReason::kStop;
   reference.answers[1].stop_token_id = 42;
+  reference.cases[1].prompt_logprobs = 1;
+  for (const int32_t id : reference.answers[0].token_ids) {
+    reference.answers[0].top_logprobs.push_back({{id, -0.0f}, {7, std::nextafter(-3.0f, 0.0f)}});
+  }
+  reference.answers[1].prompt_logprobs = {{-1.5f, {{3, -0.25f}}},
+                                          {std::nextafter(-2.0f, 0.0f), {}}};
+  reference.ordinary_answers = {MakeAnswer(3), MakeAnswer(4)};
   return reference;
 }
 
@@ -40,7 +47,19 @@ TEST(CheckReferenceTest, KeepsEveryBit) {
   ASSERT_EQ(read->answers.size(), saved.answers.size());
   for (size_t i = 0; i < saved.answers.size(); ++i) {
     EXPECT_FALSE(FindDifference(saved.answers[i], read->answers[i]).has_value()) << i;
+    EXPECT_EQ(read->answers[i].top_logprobs, saved.answers[i].top_logprobs) << i;
+    EXPECT_EQ(read->answers[i].prompt_logprobs, saved.answers[i].prompt_logprobs) << i;
   }
+  ASSERT_EQ(read->ordinary_answers.size(), saved.ordinary_answers.size());
+  EXPECT_EQ(read->ordinary_answers[1].token_ids, saved.ordinary_answers[1].token_ids);
+}
+
+TEST(CheckReferenceTest, AFileWithoutOrdinaryAnswersCanBeRead) {
+  SavedReference saved = MakeReference();
+  saved.ordinary_answers.clear();
+  const auto read = ParseReference("file", SerializeReference(saved));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->ordinary_answers.empty());
 }
 
 TEST(CheckReferenceTest, AFileOfAnotherKindIsOneClearError) {

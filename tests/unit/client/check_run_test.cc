@@ -102,6 +102,28 @@ TEST(CheckRunTest, SavedAnswersTakeThePlaceOfTheRunsOwn) {
   EXPECT_EQ(result->phases[0].deterministic.divergences, 1);
 }
 
+TEST(CheckRunTest, PhasesOnlyCompareWithTheSavedAnswersOfBothKinds) {
+  CheckOptions options = MakeOptions();
+  FakeServer first;
+  const auto saved = RunCheckPhases(first, options, Quiet);
+  ASSERT_TRUE(saved.ok());
+  options.reference = SavedReference{saved->fingerprint, saved->model, options.cases,
+                                     saved->reference, saved->ordinary_reference};
+  options.phases_only = true;
+  int sent = 0;
+  FakeServer changed([&sent](const Request& request, Answer answer, int) {
+    ++sent;
+    if (!request.is_deterministic) answer.token_ids[7] = 0;
+    return answer;
+  });
+  const auto result = RunCheckPhases(changed, options, Quiet);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->phases.size(), 2u);
+  EXPECT_EQ(sent, 3 * kCases);
+  EXPECT_EQ(result->Total().deterministic.divergences, 0);
+  EXPECT_EQ(result->Total().ordinary.divergences, kCases);
+}
+
 TEST(CheckRunTest, AnotherFingerprintIsNotCompared) {
   CheckOptions options = MakeOptions();
   options.reference =

@@ -1,0 +1,451 @@
+#!/usr/bin/env python3
+"""Serves one model in every way there is and checks that the answers are the same.
+
+    deploy/gpu_serve_test.py BUNDLE_DIR LOG_DIR [--model=DIR | --synthetic=SHAPE:SEED..]
+        [--device=cuda] [--placements=one,small,mps,two,canonical] [--tokens=64] [--class_slack=X]
+
+BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder and selfsame-verifier. LOG_DIR keeps
+logs, figures, answers and measured GEMM plans.
+
+One run of `selfsame check`, one request at a time on services that just started, gives the reference;
+each way is then a replay of the same requests (greedy, seeded, penalties, prompt logprobs, shared
+prefixes), compared with it in token ids and the bits of all logprobs:
+
+  one        both services on one device: few and many requests in flight, without, with half and with
+             nine tenths of ordinary traffic; a second verifier, with other rungs, that stays alone
+             when the first is killed in the middle; that second one
+  small      new services with little memory for KV: requests are preempted, sessions rebuilt
+  mps        new services whose kernels share the GPU (NVIDIA MPS)
+  two        new services, each on its own GPU; left out where there is one
+  canonical  a decoder that is an authority by itself
+
+Ends with one table. Fails when an answer changed, a service failed, or a way did not happen; and when
+nothing was rolled back or no ordinary answer changed in the whole run, which would show nothing.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+CONTEXT_LIMIT = 1024
+START_TIMEOUT_S = 240
+CHECK_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 60
+# The second verifier's windows in a pass; the first has the default.
+OTHER_RUNGS = "--verify_batch_size=3"
+# Verdicts before the first verifier is killed: requests are in the middle of their answers.
+VERDICTS_BEFORE_KILL = 8
+# Of the synthetic shapes (common/model/synthetic.h): layers * kv heads * head_dim.
+KV_WIDTHS = {"8b": 32 * 8 * 128, "3b": 28 * 8 * 128, "tiny": 4 * 2 * 64}
+
+
+class Failure(Exception):
+    """A way that could not be shown."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def free_address():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+class Service:
+    """A service that is starting or running."""
+
+    def __init__(self, command, log_path, env):
+        self.name = log_path.stem
+        self.log_path = log_path
+        with open(log_path, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        self.address = self.metrics_address = None
+
+    def wait_until_ready(self):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (self.address and self.metrics_address):
+            ended = self.process.poll() is not None
+            text = self.log_path.read_text(encoding="utf-8", errors="replace")
+            for line in text.splitlines():
+                if match := re.match(r"metrics on (\S+)", line):
+                    self.metrics_address = match.group(1)
+                elif match := re.match(r"listening on (\S+)", line):
+                    self.address = match.group(1)
+            if ended or time.monotonic() > deadline:
+                last = "\n".join(text.splitlines()[-5:])
+                raise Failure(f"{self.name} {'ended' if ended else 'is late'} at start: {last}")
+            time.sleep(0.02)
+
+    def metric(self, name):
+        """Sum of a metric over its labels; 0 when there is none, or the service has gone."""
+        try:
+            url = f"http://{self.metrics_address}/metrics"
+            text = urllib.request.urlopen(url, timeout=10).read().decode()
+        except (urllib.error.URLError, OSError):
+            return 0
+        lines = [line for line in text.splitlines() if re.match(re.escape(name) + r"[ {]", line)]
+        return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """Whether it drained and ended as it should."""
+        self.process.terminate()
+        try:
+            status = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            status = "timeout"
+        if status != 0:
+            say(f"{self.name} ended with status {status}")
+        return status == 0
+
+
+@dataclasses.dataclass
+class Row:
+    way: str
+    flight: str = ""
+    share: str = ""
+    figures: dict = dataclasses.field(default_factory=dict)
+    preempted: int = 0
+    rebuilt: int = 0
+    failovers: int = 0
+    start_s: float = 0.0
+    check_s: float = 0.0
+    problem: str = ""
+    has_control: bool = True
+
+    def cells(self):
+        def figure(name):
+            return str(self.figures.get(name, ""))
+
+        cached = (f"{figure('cached_prompt_tokens')} / {figure('verifier_cached_prompt_tokens')}"
+                  if self.figures else "")
+        seconds = f"{self.start_s:.0f} + {self.check_s:.1f}" if self.start_s else f"{self.check_s:.1f}"
+        return [self.way, self.flight, self.share, figure("deterministic_requests"),
+                figure("deterministic_divergences"), figure("ordinary_requests"),
+                figure("ordinary_divergences"), figure("windows"), figure("rollbacks"),
+                str(self.preempted), str(self.rebuilt), str(self.failovers), cached,
+                figure("committed_tokens"), figure("fingerprint")[:12], seconds,
+                f"FAILED: {self.problem}" if self.problem else "passed"]
+
+
+HEADER = ["way", "in flight", "ordinary share", "deterministic", "diverged", "ordinary", "diverged",
+          "windows", "rollbacks", "preempted", "rebuilt", "failovers",
+          "cached, decoder / verifier", "committed tokens", "fingerprint", "seconds", "result"]
+
+
+class Matrix:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.bundle = pathlib.Path(arguments.bundle)
+        self.logs = pathlib.Path(arguments.logs)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.answers = self.logs / "answers.json"
+        self.answers.unlink(missing_ok=True)
+        self.env = dict(os.environ)
+        self.services = []
+        self.rows = []
+        self.has_started = False
+        self.start_s = 0.0
+
+    # Services.
+
+    def device(self, index):
+        device = self.arguments.device
+        return f"{device}:{index}" if device == "cuda" else device
+
+    def source_flags(self):
+        if self.arguments.model:
+            return [f"--model_dir={self.arguments.model}"]
+        return [f"--load_format=synthetic:{self.arguments.synthetic}"]
+
+    def small_kv_mb(self, contexts):
+        """Memory for so many contexts."""
+        if self.arguments.model:
+            text = pathlib.Path(self.arguments.model, "config.json").read_text(encoding="utf-8")
+            config = json.loads(text)
+            heads = config["num_attention_heads"]
+            head_dim = config.get("head_dim") or config["hidden_size"] // heads
+            width = (config["num_hidden_layers"] * config.get("num_key_value_heads", heads)
+                     * head_dim)
+        else:
+            width = KV_WIDTHS[self.arguments.synthetic.split(":")[0]]
+        return math.ceil(contexts * CONTEXT_LIMIT * width * 4 / 2**20)
+
+    def launch(self, name, program, device_index, flags, listen="127.0.0.1:0"):
+        # The two services have different plans, and a file of their own.
+        plans = self.logs / f"{program}-plans.json"
+        command = [str(self.bundle / "run"), program, f"--listen={listen}",
+                   "--metrics_listen=127.0.0.1:0", f"--device={self.device(device_index)}",
+                   f"--context_limit={CONTEXT_LIMIT}", f"--gemm_plan_file={plans}",
+                   *self.source_flags(), *self.arguments.service_flags.split(), *flags]
+        service = Service(command, self.logs / f"{name}.log", self.env)
+        self.services.append(service)
+        return service
+
+    def launch_verifier(self, name, device_index=0, kv_mb=None, flags=(), listen="127.0.0.1:0"):
+        kv_mb = kv_mb or self.arguments.kv_size_mb
+        return self.launch(f"{name}-verifier", "selfsame-verifier", device_index,
+                           [f"--kv_size_mb={kv_mb}", *flags], listen)
+
+    def launch_decoder(self, name, kv_mb=None, flags=()):
+        kv_mb = kv_mb or self.arguments.kv_size_mb
+        if self.arguments.class_slack is not None:
+            flags = [f"--class_slack={self.arguments.class_slack}", *flags]
+        return self.launch(f"{name}-decoder", "selfsame-decoder", 0,
+                           [f"--kv_size_mb={kv_mb}", *flags])
+
+    def start_pair(self, name, verifier_device=0, verifier_kv_mb=None, decoder_kv_mb=None,
+                   verifier_flags=(), more_verifiers=()):
+        """A verifier and a decoder; side by side, but for the first time, which measures plans."""
+        start = time.monotonic()
+        address = free_address()
+        verifier = self.launch_verifier(name, verifier_device, verifier_kv_mb, verifier_flags,
+                                        address)
+        if not self.has_started:
+            verifier.wait_until_ready()
+        verifiers = ",".join([address, *more_verifiers])
+        decoder = self.launch_decoder(name, decoder_kv_mb, [f"--verifiers={verifiers}"])
+        verifier.wait_until_ready()
+        decoder.wait_until_ready()
+        self.wait_for_metric(decoder, "selfsame_verifiers_up", 1)
+        self.has_started = True
+        self.start_s = time.monotonic() - start
+        return verifier, decoder
+
+    @staticmethod
+    def wait_for_metric(service, name, value):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while service.metric(name) < value:
+            if time.monotonic() > deadline:
+                raise Failure(f"{service.name} never had {name} at {value}")
+            time.sleep(0.02)
+
+    def stop_services(self):
+        """Decoders first."""
+        ended = [service.stop() for service in reversed(self.services)]
+        self.services = []
+        if not all(ended):
+            self.rows[-1].problem = self.rows[-1].problem or "a service failed at its end"
+
+    def kill_services(self):
+        for service in self.services:
+            service.kill()
+        self.services = []
+
+    # Ways.
+
+    def counters(self, decoder):
+        verifiers = [service for service in self.services if "-verifier" in service.name]
+        return {"preempted": decoder.metric("selfsame_num_preemptions_total"),
+                "failovers": decoder.metric("selfsame_failovers_total"),
+                "rebuilt": sum(service.metric("selfsame_verifier_rebuilds_total")
+                               for service in verifiers)}
+
+    def check(self, way, decoder, phase="", during=None, has_control=True):
+        """Replays the requests; `during` is called while they run. Appends a row and returns it."""
+        number = len(self.rows)
+        row = Row(way, start_s=self.start_s, has_control=has_control)
+        self.start_s = 0.0
+        self.rows.append(row)
+        row.flight, share = phase.split(":") if phase else ("1", "-")
+        row.share = f"{float(share):.0%}" if phase else share
+        figures = self.logs / f"{number:02d}-{way.replace(' ', '-')}.json"
+        command = [str(self.bundle / "run"), "selfsame", "check", f"--server={decoder.address}",
+                   "--raw", "--ignore_eos", "--shared_prefix",
+                   f"--max_tokens={self.arguments.tokens}", f"--order_seed={number + 1}",
+                   f"--phases={phase}", f"--json={figures}"]
+        command += ([f"--reference={self.answers}", "--phases_only"] if self.answers.exists()
+                    else [f"--save_reference={self.answers}"])
+        before = self.counters(decoder)
+        start = time.monotonic()
+        with open(figures.with_suffix(".log"), "w", encoding="utf-8") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                if during:
+                    during(process)
+                status = process.wait(CHECK_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                status = "timeout"
+            finally:
+                process.kill()
+                process.wait()
+        row.check_s = time.monotonic() - start
+        for name, value in self.counters(decoder).items():
+            setattr(row, name, value - before[name])
+        if figures.exists():
+            row.figures = json.loads(figures.read_text(encoding="utf-8"))
+        if status != 0:
+            row.problem = f"check status {status}"
+            say(figures.with_suffix(".log").read_text(encoding="utf-8", errors="replace"))
+        say(" | ".join(row.cells()))
+        return row
+
+    @staticmethod
+    def require(row, is_shown, problem):
+        if not row.problem and not is_shown:
+            row.problem = problem
+
+    def one_device(self):
+        second_address = free_address()
+        first, decoder = self.start_pair("one", more_verifiers=[second_address])
+        self.check("alone", decoder)
+        if not self.answers.exists():
+            raise Failure("there is no reference")
+        for phase in self.arguments.phases.split(","):
+            row = self.check("together", decoder, phase)
+        self.require(row, row.figures.get("cached_prompt_tokens"), "nothing was cached")
+        start = time.monotonic()
+        self.launch_verifier("one-second", flags=[OTHER_RUNGS],
+                             listen=second_address).wait_until_ready()
+        self.wait_for_metric(decoder, "selfsame_verifiers_up", 2)
+        self.start_s = time.monotonic() - start
+
+        def kill_first(process):
+            name = "selfsame_windows_committed_total"
+            enough = decoder.metric(name) + VERDICTS_BEFORE_KILL
+            while decoder.metric(name) < enough and process.poll() is None:
+                time.sleep(0.005)
+            first.kill()
+            self.services.remove(first)
+
+        row = self.check("a verifier is lost", decoder, "16:0.5", kill_first)
+        self.require(row, row.failovers > 0, "no request changed its verifier")
+        self.check("other rungs", decoder, "16:0.5")
+
+    def small_memory(self):
+        _, decoder = self.start_pair("small", verifier_kv_mb=self.small_kv_mb(1.25),
+                                     decoder_kv_mb=self.small_kv_mb(2.5),
+                                     verifier_flags=["--verify_batch_size=2"])
+        for phase in ("32:0", "32:0.5"):
+            row = self.check("little memory", decoder, phase)
+            self.require(row, row.preempted > 0, "nothing was preempted")
+            self.require(row, row.rebuilt > 0, "no session was rebuilt")
+
+    def with_mps(self):
+        folder = tempfile.mkdtemp(prefix="selfsame-mps-")
+        self.env.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.env, check=True,
+                       timeout=STOP_TIMEOUT_S)
+        try:
+            _, decoder = self.start_pair("mps")
+            self.check("MPS", decoder, "16:0.5")
+            self.stop_services()
+        finally:
+            self.kill_services()
+            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self.env,
+                           check=False, timeout=STOP_TIMEOUT_S)
+            for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+                del self.env[name]
+
+    def two_devices(self):
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+                                stdout=subprocess.PIPE, text=True, check=True)
+        if len(listed.stdout.splitlines()) < 2:
+            say("two GPUs: not run, there is one")
+            return
+        _, decoder = self.start_pair("two", verifier_device=1)
+        self.check("two GPUs", decoder, "16:0.5")
+
+    def canonical_decoder(self):
+        start = time.monotonic()
+        decoder = self.launch_decoder("canonical", flags=["--schedule=canonical"])
+        decoder.wait_until_ready()
+        self.start_s = time.monotonic() - start
+        for phase in ("2:0", "16:0"):
+            self.check("canonical decoder", decoder, phase, has_control=False)
+
+    def run(self):
+        ways = {"one": self.one_device, "small": self.small_memory, "mps": self.with_mps,
+                "two": self.two_devices, "canonical": self.canonical_decoder}
+        for placement in self.arguments.placements.split(","):
+            say(f"== {placement}, after {time.monotonic() - STARTED:.0f} s")
+            count = len(self.rows)
+            try:
+                ways[placement]()
+                if self.services:
+                    self.stop_services()
+            except (Failure, OSError, subprocess.SubprocessError) as error:
+                self.kill_services()
+                say(f"{placement}: {error}")
+                self.rows.append(Row(placement, problem=str(error).splitlines()[0]))
+                if not self.answers.exists():
+                    return
+            if len(self.rows) == count:
+                say(f"{placement}: no way")
+
+    def report(self):
+        """Prints the table; whether all is well."""
+        rows = [HEADER, ["---"] * len(HEADER), *(row.cells() for row in self.rows)]
+        print()
+        for cells in rows:
+            print(f"| {' | '.join(cells)} |")
+        controlled = [row.figures for row in self.rows if row.has_control]
+        rollbacks = sum(figures.get("rollbacks", 0) for figures in controlled)
+        diverged = sum(figures.get("ordinary_divergences", 0) for figures in controlled)
+        tokens = sum(row.figures.get("committed_tokens", 0) for row in self.rows)
+        print(f"\n{tokens} deterministic tokens in {len(self.rows)} rows, {rollbacks} rollbacks, "
+              f"{diverged} ordinary answers changed, {time.monotonic() - STARTED:.0f} s")
+        if rollbacks == 0 or diverged == 0:
+            print("FAILED: no control: nothing was rolled back, or no ordinary answer changed")
+        passed = all(not row.problem for row in self.rows)
+        return bool(self.rows) and passed and rollbacks > 0 and diverged > 0
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle", metavar="BUNDLE_DIR")
+    parser.add_argument("logs", metavar="LOG_DIR")
+    parser.add_argument("--model", help="model directory")
+    parser.add_argument("--synthetic", default="8b:1", help="SHAPE:SEED[:gain=G][:beta=B]")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
+    parser.add_argument("--placements", default="one,small,mps,two,canonical")
+    parser.add_argument("--phases", default="2:0.5,16:0,16:0.5,32:0.9",
+                        help="IN_FLIGHT:ORDINARY_SHARE on one device, separated by commas")
+    parser.add_argument("--tokens", type=int, default=64, help="output tokens of a request")
+    parser.add_argument("--class_slack", help="the decoder's; 0: the fast path at its most different")
+    parser.add_argument("--kv_size_mb", type=int, default=6144)
+    parser.add_argument("--service_flags", default="", help="for all services, separated by spaces")
+    return parser.parse_args()
+
+
+def stop_early(signal_number, _frame):
+    raise SystemExit(f"signal {signal_number}: what is known so far")
+
+
+STARTED = time.monotonic()
+
+
+def main():
+    signal.signal(signal.SIGTERM, stop_early)
+    signal.signal(signal.SIGINT, stop_early)
+    matrix = Matrix(parse_arguments())
+    is_complete = False
+    try:
+        matrix.run()
+        is_complete = True
+    finally:
+        matrix.kill_services()
+        passed = matrix.report()
+    sys.exit(0 if is_complete and passed else 1)
+
+
+if __name__ == "__main__":
+    main()
