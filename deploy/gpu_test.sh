@@ -9,6 +9,7 @@
 # GPU_TEST_SANITIZER=off.
 set -uo pipefail
 
+here=$(cd "$(dirname "$0")" && pwd)
 bundle=${1:?usage: deploy/gpu_test.sh BUNDLE_DIR [LOG_DIR]}
 logs=${2:-$(mktemp -d)}
 mkdir -p "$logs"
@@ -33,53 +34,19 @@ check() {
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-for suite in RowOpsTest SyntheticTest SamplingTest AttentionTest GemmTest PassGraphsTest RoundedRowsTest ModelTest ModelControlTest; do
-  check "$suite" "$bundle/run" selfsame_gpu_test --gtest_filter="$suite.*:*/$suite.*"
+# Every suite of the program, so that none is left out: "Suite." or "Shapes/Suite." at a line's start.
+mapfile -t suites < <("$bundle/run" selfsame_gpu_test --gtest_list_tests |
+  sed -n 's/^\([^ ]*\)\.\( .*\)\{0,1\}$/\1/p')
+[[ ${#suites[@]} -gt 0 ]] || check suites false
+for suite in "${suites[@]}"; do
+  check "${suite##*/}" "$bundle/run" selfsame_gpu_test --gtest_filter="$suite.*"
 done
-
-# serve LOG PROGRAM ARGS..: starts a service and waits until it says where it listens.
-pids=()
-serve() {
-  local log=$1
-  shift
-  "$bundle/run" "$@" > "$log" 2>&1 &
-  pids+=($!)
-  for _ in $(seq 1200); do
-    address=$(sed -n 's/^listening on //p' "$log")
-    [[ -n $address ]] && return 0
-    kill -0 "${pids[-1]}" 2> /dev/null || break
-    sleep 0.1
-  done
-  echo "error: $1 did not start:"
-  cat "$log"
-  return 1
-}
-
-# Both services on the device: deterministic answers must not change, ordinary ones must.
-check_services() {
-  local name=$1 model=$2 status=0
-  shift 2
-  pids=()
-  serve "$logs/$name-verifier.log" selfsame-verifier --device=cuda --model_dir="$model" \
-    --listen=127.0.0.1:0 --kv_size_mb=2048 "$@" &&
-    serve "$logs/$name-decoder.log" selfsame-decoder --device=cuda --model_dir="$model" \
-      --listen=127.0.0.1:0 --kv_size_mb=2048 --verifiers="$address" --class_slack=0 &&
-    "$bundle/run" selfsame check --server="$address" --raw --ignore_eos --max_tokens=160 \
-      --require_control "${answers[@]}" || status=$?
-  for pid in "${pids[@]}"; do
-    kill "$pid" 2> /dev/null
-    wait "$pid" || { echo "error: a service ended with status $?"; status=1; }
-  done
-  return $status
-}
 
 model=${GPU_TEST_MODEL:-$(mktemp -d)}
 [[ -n ${GPU_TEST_MODEL:-} ]] || "$bundle/run" selfsame-tiny-model "$model"
-# Then anew, with other rungs: the answers must be those of the first run.
-answers=(--save_reference="$logs/answers.json")
-check services check_services services "$model"
-answers=(--reference="$logs/answers.json")
-check services-other-rungs check_services services-other-rungs "$model" --verify_batch_size=2
+# Both services on the device: deterministic answers must not change, ordinary ones must.
+check services python3 "$here/gpu_serve_test.py" "$bundle" "$logs/services" --model="$model" \
+  --placements=one,small --phases=2:0.25,8:0.5 --tokens=160 --kv_size_mb=2048 --class_slack=0
 
 if [[ ${GPU_TEST_SANITIZER:-on} != off ]]; then
   small='RowOpsTest.RopeRotates*:RowOpsTest.AddRmsNorm*:RowOpsTest.EmbedAndGather*'
