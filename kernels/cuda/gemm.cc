@@ -1,12 +1,25 @@
 #include "kernels/cuda/gemm.h"
 
+#include <algorithm>
+
 #include "common/errors.h"
+#include "kernels/cuda/split_sum.h"
 #include "kernels/cuda/stream_gemm.h"
 
 namespace selfsame::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+
+// Partial products are plain float products; bias and rounding come with their sum.
+GemmShape PartialShape(const GemmShape& shape) {
+  return {.n = shape.n, .k = shape.k, .output = GemmOutput::kFloat};
+}
+
+size_t PartialBytes(const GemmShape& shape, int32_t splits, int32_t rows) {
+  return static_cast<size_t>(splits) * static_cast<size_t>(rows) * static_cast<size_t>(shape.n) *
+         sizeof(float);
+}
 
 // cuBLASLt is column-major: it computes yᵀ [n, rows] = W [k, n]ᵀ · xᵀ [k, rows]. The descriptors
 // are plain values on the stack, so that a launch allocates nothing.
@@ -17,17 +30,12 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t y;
 };
 
-cublasStatus_t Describe(const GemmShape& shape, int32_t rows, const BFloat16* bias,
-                        Descriptors& descriptors) {
-  const auto n = static_cast<uint64_t>(shape.n);
-  const auto k = static_cast<uint64_t>(shape.k);
-  const auto m = static_cast<uint64_t>(rows);
-  const cudaDataType output_type = shape.output == GemmOutput::kFloat ? CUDA_R_32F : CUDA_R_16BF;
-  cublasStatus_t status =
-      cublasLtMatmulDescInit(&descriptors.product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+cublasStatus_t DescribeProduct(const GemmShape& shape, const BFloat16* bias,
+                               cublasLtMatmulDescOpaque_t& product) {
+  cublasStatus_t status = cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     if (status != CUBLAS_STATUS_SUCCESS) return;
-    status = cublasLtMatmulDescSetAttribute(&descriptors.product, attribute, &value, sizeof(value));
+    status = cublasLtMatmulDescSetAttribute(&product, attribute, &value, sizeof(value));
   };
   const cublasOperation_t transposed = CUBLAS_OP_T;
   set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
@@ -36,15 +44,36 @@ cublasStatus_t Describe(const GemmShape& shape, int32_t rows, const BFloat16* bi
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  status = cublasLtMatrixLayoutInit(&descriptors.w, CUDA_R_16BF, k, n, shape.k);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  status = cublasLtMatrixLayoutInit(&descriptors.x, CUDA_R_16BF, k, m, shape.k);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  return cublasLtMatrixLayoutInit(&descriptors.y, output_type, n, m, shape.n);
+  return status;
 }
 
-// Whether the algorithm accumulates over all of K in one go.
+// Slices of k are the matrices of a batch: columns [i * k / splits, (i + 1) * k / splits) of x and
+// W, and output i of y [splits, rows, n].
+cublasStatus_t Describe(const GemmShape& shape, int32_t splits, int32_t rows, const BFloat16* bias,
+                        Descriptors& descriptors) {
+  const int64_t depth = shape.k / splits;
+  const cudaDataType output_type = shape.output == GemmOutput::kFloat ? CUDA_R_32F : CUDA_R_16BF;
+  cublasStatus_t status = DescribeProduct(shape, bias, descriptors.product);
+  const auto init = [&](cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, int64_t height,
+                        int64_t width, int64_t pitch, int64_t slice_offset) {
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    status = cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(height),
+                                      static_cast<uint64_t>(width), pitch);
+    const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+      if (status != CUBLAS_STATUS_SUCCESS) return;
+      status = cublasLtMatrixLayoutSetAttribute(&layout, attribute, &value, sizeof(value));
+    };
+    if (splits == 1) return;
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, splits);
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, slice_offset);
+  };
+  init(descriptors.w, CUDA_R_16BF, depth, shape.n, shape.k, depth);
+  init(descriptors.x, CUDA_R_16BF, depth, rows, shape.k, depth);
+  init(descriptors.y, output_type, shape.n, rows, shape.n, rows * shape.n);
+  return status;
+}
+
+// Whether the algorithm accumulates over all of its k in one go.
 bool IsSingleSplit(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t reduction = 0;
   int32_t splits = 0;
@@ -91,22 +120,43 @@ absl::StatusOr<GemmLauncher> GemmLauncher::Create(cudaStream_t stream) {
   return GemmLauncher(std::move(handle), std::move(workspace), stream);
 }
 
+absl::Status GemmLauncher::Reserve(const GemmShape& shape, int32_t splits, int32_t rows) {
+  if (splits <= 1) return absl::OkStatus();
+  const size_t size_bytes = PartialBytes(shape, splits, rows);
+  if (!partials_.empty() && partials_.back().size_bytes() >= size_bytes) return absl::OkStatus();
+  ASSIGN_OR_RETURN(Memory memory, Memory::Create(size_bytes));
+  partials_.push_back(std::move(memory));
+  return absl::OkStatus();
+}
+
+absl::Status GemmLauncher::PoisonPartials() const {
+  if (partials_.empty()) return absl::OkStatus();
+  // All bits set is NaN.
+  return ToStatus(
+      cudaMemsetAsync(partials_.back().data(), 0xff, partials_.back().size_bytes(), stream_),
+      "poisoning");
+}
+
 absl::Status GemmLauncher::Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
                                const GemmOperands& operands) const {
-  if (algorithm.stream_config >= 0) {
-    return ToStatus(RunStreamGemm(algorithm.stream_config,
-                                  {.x = operands.x,
-                                   .w = operands.w,
-                                   .y = operands.y,
-                                   .is_float = shape.output == GemmOutput::kFloat,
-                                   .rows = rows,
-                                   .n = shape.n,
-                                   .k = shape.k},
-                                  stream_),
-                    "matrix product");
-  }
+  if (algorithm.splits > 1) return RunSplit(shape, algorithm, rows, operands);
+  if (algorithm.stream_config < 0) return RunBlas(shape, algorithm, rows, operands);
+  return ToStatus(RunStreamGemm(algorithm.stream_config,
+                                {.x = operands.x,
+                                 .w = operands.w,
+                                 .y = operands.y,
+                                 .is_float = shape.output == GemmOutput::kFloat,
+                                 .rows = rows,
+                                 .n = shape.n,
+                                 .k = shape.k},
+                                stream_),
+                  "matrix product");
+}
+
+absl::Status GemmLauncher::RunBlas(const GemmShape& shape, const GemmAlgorithm& algorithm,
+                                   int32_t rows, const GemmOperands& operands) const {
   Descriptors descriptors;
-  const cublasStatus_t status = Describe(shape, rows, operands.bias, descriptors);
+  const cublasStatus_t status = Describe(shape, algorithm.splits, rows, operands.bias, descriptors);
   if (status != CUBLAS_STATUS_SUCCESS) return ToStatus(status, "describing a matrix product");
   const float one = 1.0f;
   const float zero = 0.0f;
@@ -117,16 +167,39 @@ absl::Status GemmLauncher::Run(const GemmShape& shape, const GemmAlgorithm& algo
                   "matrix product");
 }
 
+absl::Status GemmLauncher::RunSplit(const GemmShape& shape, const GemmAlgorithm& algorithm,
+                                    int32_t rows, const GemmOperands& operands) const {
+  if (algorithm.stream_config >= 0 || shape.k % algorithm.splits != 0 || partials_.empty() ||
+      partials_.back().size_bytes() < PartialBytes(shape, algorithm.splits, rows)) {
+    return ToStatus(cudaErrorInvalidValue, "split matrix product");
+  }
+  auto* partials = partials_.back().data<float>();
+  RETURN_IF_ERROR(RunBlas(PartialShape(shape), algorithm, rows,
+                          {.x = operands.x, .w = operands.w, .bias = nullptr, .y = partials}));
+  return ToStatus(RunSplitSum({.partials = partials,
+                               .bias = shape.has_bias ? operands.bias : nullptr,
+                               .y = operands.y,
+                               .is_float = shape.output == GemmOutput::kFloat,
+                               .splits = algorithm.splits,
+                               .rows = rows,
+                               .n = shape.n},
+                              stream_),
+                  "adding partial products");
+}
+
 std::vector<GemmAlgorithm> GemmLauncher::Propose(const GemmShape& shape, int32_t rows,
-                                                 GemmSearchSpace space, int count) const {
+                                                 int32_t splits, int count) const {
+  const int32_t slices = std::max(1, splits);
   Descriptors descriptors;
   Preference preference;
   // Any bias pointer will do; only its alignment is looked at.
   const auto* bias = workspace_.data<BFloat16>();
-  const uint32_t reductions = space == GemmSearchSpace::kAll ? CUBLASLT_REDUCTION_SCHEME_MASK
-                                                             : CUBLASLT_REDUCTION_SCHEME_NONE;
+  const uint32_t reductions =
+      splits == kAnyOrder ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
   const uint64_t workspace_bytes = workspace_.size_bytes();
-  if (Describe(shape, rows, bias, descriptors) != CUBLAS_STATUS_SUCCESS ||
+  if (shape.k % slices != 0 ||
+      Describe(slices > 1 ? PartialShape(shape) : shape, slices, rows, bias, descriptors) !=
+          CUBLAS_STATUS_SUCCESS ||
       !preference.Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes) ||
       !preference.Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)) {
     return {};
@@ -143,10 +216,10 @@ std::vector<GemmAlgorithm> GemmLauncher::Propose(const GemmShape& shape, int32_t
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-    if (space == GemmSearchSpace::kSingleSplit && !IsSingleSplit(result.algo)) continue;
-    algorithms.push_back({.blas = result.algo});
+    if (splits != kAnyOrder && !IsSingleSplit(result.algo)) continue;
+    algorithms.push_back({.blas = result.algo, .splits = slices});
   }
-  for (int config = 0; config < kStreamGemmConfigs && !shape.has_bias; ++config) {
+  for (int config = 0; config < kStreamGemmConfigs && slices == 1 && !shape.has_bias; ++config) {
     if (StreamGemmTakes(config, rows, shape.k)) algorithms.push_back({.stream_config = config});
   }
   return algorithms;

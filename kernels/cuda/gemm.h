@@ -1,8 +1,11 @@
 #pragma once
 
 // Matrix products y = x · Wᵀ + bias, by cuBLASLt or by stream_gemm.h for few rows: bf16 operands,
-// float accumulation. x: [rows, k],
-// W: [n, k], y: [rows, n], bias: [n], all row-major and contiguous.
+// float accumulation. x: [rows, k], W: [n, k], y: [rows, n], bias: [n], all row-major and
+// contiguous.
+//
+// A product may be split: k is cut into equal slices, the products of the slices are made apart, in
+// float, and split_sum.h adds them in increasing order, then the bias, and rounds once.
 
 #include <compare>
 #include <cstdint>
@@ -29,8 +32,9 @@ struct GemmShape {
 
 // One of cuBLASLt's algorithms, or a configuration of stream_gemm.h.
 struct GemmAlgorithm {
-  cublasLtMatmulAlgo_t blas = {};
-  int32_t stream_config = -1;  // -1: `blas`
+  cublasLtMatmulAlgo_t blas = {};  // of all slices together
+  int32_t stream_config = -1;      // -1: `blas`
+  int32_t splits = 1;              // slices of k; 1: the product is made in one go
 };
 
 struct GemmOperands {
@@ -41,26 +45,33 @@ struct GemmOperands {
   bool operator==(const GemmOperands&) const = default;
 };
 
-// Which algorithms a search may propose.
-enum class GemmSearchSpace {
-  kSingleSplit,  // no split of K: one accumulation order
-  kAll,
-};
+// Instead of a number of splits: whatever cuBLASLt proposes, which may split k in orders of its
+// own.
+inline constexpr int32_t kAnyOrder = 0;
 
 // Enqueues products on one stream with a workspace of its own. Both must outlive it.
 class GemmLauncher {
  public:
   static absl::StatusOr<GemmLauncher> Create(cudaStream_t stream);
 
+  // Makes room for the partial products of `splits` slices of `shape` at up to `rows` rows. Earlier
+  // room stays where it is, since captured graphs may use it. REQUIRES: nothing is being captured.
+  absl::Status Reserve(const GemmShape& shape, int32_t splits, int32_t rows);
+
   // Enqueues one product. Allocates and measures nothing.
-  // An error means that the algorithm does not take these operands, or a broken device.
+  // An error means that the algorithm does not take these operands, that there is no room for
+  // partial products, or a broken device.
   absl::Status Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
                    const GemmOperands& operands) const;
 
-  // What cuBLASLt proposes, in its order, at most `count`; then what stream_gemm.h has. Takes
-  // milliseconds.
-  std::vector<GemmAlgorithm> Propose(const GemmShape& shape, int32_t rows, GemmSearchSpace space,
+  // Algorithms that accumulate each of `splits` slices of k in one go, or those of kAnyOrder: what
+  // cuBLASLt proposes, in its order, at most `count`; then, for unsplit products, what
+  // stream_gemm.h has. Takes milliseconds.
+  std::vector<GemmAlgorithm> Propose(const GemmShape& shape, int32_t rows, int32_t splits,
                                      int count) const;
+
+  // Overwrites the room for partial products with NaN, so that one that is not written shows.
+  absl::Status PoisonPartials() const;
 
   cudaStream_t stream() const { return stream_; }
 
@@ -68,8 +79,14 @@ class GemmLauncher {
   GemmLauncher(BlasHandle handle, Memory workspace, cudaStream_t stream)
       : handle_(std::move(handle)), workspace_(std::move(workspace)), stream_(stream) {}
 
+  absl::Status RunBlas(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
+                       const GemmOperands& operands) const;
+  absl::Status RunSplit(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
+                        const GemmOperands& operands) const;
+
   BlasHandle handle_;
   Memory workspace_;
+  std::vector<Memory> partials_;  // [splits, rows, n] float; the last is the largest, and in use
   cudaStream_t stream_;
 };
 

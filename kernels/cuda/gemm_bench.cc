@@ -117,6 +117,7 @@ absl::StatusOr<bool> GemmBench::RunProbe(const GemmAlgorithm& algorithm, int32_t
       static_cast<size_t>(rows) * static_cast<size_t>(shape_.n) * shape_.output_element_bytes();
   RETURN_IF_ERROR(
       ToStatus(cudaMemsetAsync(output_.data(), 0xff, size_bytes, launcher_.stream()), "poisoning"));
+  if (algorithm.splits > 1) RETURN_IF_ERROR(launcher_.PoisonPartials());
   return launcher_.Run(shape_, algorithm, rows, Operands(is_shifted)).ok();
 }
 

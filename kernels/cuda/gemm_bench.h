@@ -12,8 +12,8 @@
 
 namespace selfsame::cuda {
 
-// Buffers for one shape and up to `max_rows` rows. An algorithm that cannot run is an answer; a
-// device error is a status.
+// Buffers for one shape and up to `max_rows` rows. An algorithm that cannot run is an answer, as is
+// a split one for which the launcher has no room; a device error is a status.
 class GemmBench {
  public:
   // REQUIRES: max_rows >= kProbeRows; `launcher` outlives the bench.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/errors.h"
+#include "kernels/cuda/split_sum.h"
 #include "kernels/cuda/stream_gemm.h"
 #include "nlohmann/json.hpp"
 
@@ -19,7 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 1;
+// Version 1 knew no split products.
+constexpr int kVersion = 2;
 constexpr char kStreamPrefix[] = "stream-";
 
 // "stream-N", or the bytes of cuBLASLt's descriptor.
@@ -57,14 +59,19 @@ Json ToJson(const GemmPlanKey& key) {
           {"rungs", key.options.rungs}};
 }
 
-// An empty file object where there is no file.
+// An empty file object where there is no file, or an older one.
 absl::StatusOr<Json> ReadFile(const std::string& path) {
+  Json empty = {{"version", kVersion}, {"entries", Json::array()}};
   std::ifstream stream(path);
-  if (!stream) return Json{{"version", kVersion}, {"entries", Json::array()}};
+  if (!stream) return empty;
   Json file = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!file.is_object() || !file.contains("version") || file["version"] != kVersion ||
-      !file.contains("entries") || !file["entries"].is_array()) {
-    return FileError(path, "is not a GEMM plan file of version 1; delete it to measure anew");
+  const bool has_version =
+      file.is_object() && file.contains("version") && file["version"].is_number_integer();
+  if (has_version && file["version"] >= 1 && file["version"] < kVersion) return empty;
+  if (!has_version || file["version"] != kVersion || !file.contains("entries") ||
+      !file["entries"].is_array()) {
+    return FileError(path, absl::StrCat("is not a GEMM plan file of version ", kVersion,
+                                        "; delete it to measure anew"));
   }
   return file;
 }
@@ -80,13 +87,16 @@ std::optional<std::vector<GemmPlan>> ParsePlans(const Json& entry) {
     GemmPlan plan;
     const bool is_complete =
         item.is_object() && item.contains("rows") && item["rows"].is_number_integer() &&
-        item.contains("algorithm") && item["algorithm"].is_string() && item.contains("in_class") &&
+        item.contains("algorithm") && item["algorithm"].is_string() && item.contains("splits") &&
+        item["splits"].is_number_integer() && item.contains("in_class") &&
         item["in_class"].is_boolean() && item.contains("time_us") && item["time_us"].is_number() &&
         item.contains("best_time_us") && item["best_time_us"].is_number();
     if (!is_complete || !FromText(item["algorithm"].get<std::string>(), plan.algorithm)) {
       return std::nullopt;
     }
     plan.rows = item["rows"].get<int32_t>();
+    plan.algorithm.splits = item["splits"].get<int32_t>();
+    if (plan.algorithm.splits < 1 || plan.algorithm.splits > kMaxSplits) return std::nullopt;
     plan.is_in_class = item["in_class"].get<bool>();
     plan.time_us = item["time_us"].get<float>();
     plan.best_time_us = item["best_time_us"].get<float>();
@@ -101,6 +111,7 @@ Json ToJson(const std::vector<GemmPlan>& plans) {
   for (const GemmPlan& plan : plans) {
     items.push_back({{"rows", plan.rows},
                      {"algorithm", ToText(plan.algorithm)},
+                     {"splits", plan.algorithm.splits},
                      {"in_class", plan.is_in_class},
                      {"time_us", plan.time_us},
                      {"best_time_us", plan.best_time_us}});

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::array<int32_t, 7> kClassLadder = {512, 256, 128, 64, 32, 16, 8};
 constexpr int kCandidates = 24;
+constexpr int64_t kMaxSplitOutputs = 8192;
+constexpr int64_t kMinSplitDepth = 8192;
 
 absl::Status NoPlanError(const GemmShape& shape, int32_t rows) {
   return FailedPreconditionError(
@@ -22,12 +24,22 @@ absl::Status NoPlanError(const GemmShape& shape, int32_t rows) {
 }
 
 struct ClassSearch {
-  int chosen = -1;
+  int chosen = -1;  // -1: no class covers the ladder
+  int32_t splits = 1;
   std::vector<GemmAlgorithm> members;  // of the chosen class, as proposed along the ladder
 };
 
+// The largest row count that split products are tried at. With more rows than the ladder has they
+// gain nothing, so only the canonical schedule, which must keep its order, runs them.
+int32_t MostSplitRows(const GemmSearchOptions& options) {
+  const int32_t ladder_rows = kClassLadder.front();
+  return options.schedule == Schedule::kCanonical ? std::max(ladder_rows, options.rungs.back())
+                                                  : ladder_rows;
+}
+
 // Sorts the proposals of the fixed ladder into classes. `bench` keeps the classes' references.
-absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& bench) {
+absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, int32_t splits,
+                                      GemmBench& bench) {
   struct Count {
     int members = 0;
     int rungs = 0;
@@ -37,7 +49,7 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& b
   for (const int32_t rows : kClassLadder) {
     std::array<bool, kMaxClasses> is_covered = {};
     for (const GemmAlgorithm& algorithm :
-         launcher.Propose(bench.shape(), rows, GemmSearchSpace::kSingleSplit, kCandidates)) {
+         launcher.Propose(bench.shape(), rows, splits, kCandidates)) {
       ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithm, rows));
       if (!found.has_value()) continue;
       const auto index = static_cast<size_t>(*found);
@@ -48,6 +60,7 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& b
     for (size_t i = 0; i < is_covered.size(); ++i) counts[i].rungs += is_covered[i] ? 1 : 0;
   }
   ClassSearch result;
+  result.splits = splits;
   int most = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i].rungs < static_cast<int>(kClassLadder.size()) || counts[i].members <= most) {
@@ -56,8 +69,7 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, GemmBench& b
     most = counts[i].members;
     result.chosen = static_cast<int>(i);
   }
-  if (result.chosen < 0) return NoPlanError(bench.shape(), kClassLadder.front());
-  result.members = std::move(members[static_cast<size_t>(result.chosen)]);
+  if (result.chosen >= 0) result.members = std::move(members[static_cast<size_t>(result.chosen)]);
   return result;
 }
 
@@ -84,8 +96,7 @@ absl::StatusOr<std::vector<GemmPlan>> SearchCanonical(const GemmLauncher& launch
                                                       const ClassSearch& found, GemmBench& bench) {
   std::vector<GemmPlan> plans;
   for (const int32_t rows : options.rungs) {
-    const auto proposed =
-        launcher.Propose(bench.shape(), rows, GemmSearchSpace::kSingleSplit, kCandidates);
+    const auto proposed = launcher.Propose(bench.shape(), rows, found.splits, kCandidates);
     ASSIGN_OR_RETURN(std::optional<GemmPlan> plan,
                      FastestMember(bench, found.chosen, rows, proposed));
     if (!plan.has_value()) {
@@ -137,8 +148,13 @@ absl::StatusOr<std::vector<GemmPlan>> SearchFast(const GemmLauncher& launcher,
   int32_t previous = 0;
   for (const int32_t rows : options.rungs) {
     std::vector<Timed> timed;
-    for (const GemmAlgorithm& algorithm :
-         launcher.Propose(bench.shape(), rows, GemmSearchSpace::kAll, kCandidates)) {
+    std::vector<GemmAlgorithm> algorithms =
+        launcher.Propose(bench.shape(), rows, kAnyOrder, kCandidates);
+    if (found.splits > 1 && rows <= MostSplitRows(options)) {
+      const auto split = launcher.Propose(bench.shape(), rows, found.splits, kCandidates);
+      algorithms.insert(algorithms.end(), split.begin(), split.end());
+    }
+    for (const GemmAlgorithm& algorithm : algorithms) {
       ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
       if (time_us.has_value()) timed.push_back({algorithm, *time_us});
     }
@@ -167,20 +183,35 @@ std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule) {
   return rungs;
 }
 
-absl::StatusOr<std::vector<GemmPlan>> SearchPlans(const GemmLauncher& launcher,
-                                                  const GemmShape& shape,
-                                                  const GemmSearchOptions& options) {
-  const int32_t max_rows = std::max(kClassLadder.front(), options.rungs.back());
-  ASSIGN_OR_RETURN(GemmBench bench, GemmBench::Create(launcher, shape, max_rows));
-  ASSIGN_OR_RETURN(const ClassSearch found, FindClass(launcher, bench));
-  return options.schedule == Schedule::kCanonical ? SearchCanonical(launcher, options, found, bench)
-                                                  : SearchFast(launcher, options, found, bench);
+int32_t CanonicalSplits(const GemmShape& shape) {
+  const bool is_narrow = shape.n <= kMaxSplitOutputs && shape.n % 8 == 0;
+  // Slices start and end at multiples of 128 bytes.
+  const bool is_long = shape.k >= kMinSplitDepth && shape.k % 128 == 0;
+  return is_narrow && is_long ? 2 : 1;
 }
 
-absl::StatusOr<bool> ProvePlans(const GemmLauncher& launcher, const GemmShape& shape,
+absl::StatusOr<std::vector<GemmPlan>> SearchPlans(GemmLauncher& launcher, const GemmShape& shape,
+                                                  const GemmSearchOptions& options) {
+  const int32_t max_rows = std::max(kClassLadder.front(), options.rungs.back());
+  for (const int32_t splits : {CanonicalSplits(shape), 1}) {
+    RETURN_IF_ERROR(launcher.Reserve(shape, splits, MostSplitRows(options)));
+    ASSIGN_OR_RETURN(GemmBench bench, GemmBench::Create(launcher, shape, max_rows));
+    ASSIGN_OR_RETURN(const ClassSearch found, FindClass(launcher, splits, bench));
+    if (found.chosen < 0) continue;
+    return options.schedule == Schedule::kCanonical
+               ? SearchCanonical(launcher, options, found, bench)
+               : SearchFast(launcher, options, found, bench);
+  }
+  return NoPlanError(shape, kClassLadder.front());
+}
+
+absl::StatusOr<bool> ProvePlans(GemmLauncher& launcher, const GemmShape& shape,
                                 const GemmSearchOptions& options, std::span<const GemmPlan> plans) {
   if (plans.empty() || plans.back().rows != options.rungs.back()) return false;
   const int32_t max_rows = std::max(kProbeRows, options.rungs.back());
+  for (const GemmPlan& plan : plans) {
+    RETURN_IF_ERROR(launcher.Reserve(shape, plan.algorithm.splits, MostSplitRows(options)));
+  }
   ASSIGN_OR_RETURN(GemmBench bench, GemmBench::Create(launcher, shape, max_rows));
   if (options.schedule == Schedule::kFast) {
     for (const GemmPlan& plan : plans) {

@@ -2,12 +2,14 @@
 
 // Measures GEMM algorithms on the device and chooses plans.
 //
-// Algorithms that do not split K accumulate in one order; most of them in the same one. Those that
-// give bit-identical results for a shape form a reduction class. A class is proved by running: 16
-// probe rows, half of them with heavy cancellation, must give the same bits in every slot of every
-// rung, at a shifted offset, and beside rows of NaN. The canonical class is the one that most
-// algorithms belong to, counted over a fixed ladder of row counts, so that the choice does not
-// depend on timing, nor on the rows a process is set up for.
+// Algorithms that accumulate over k in one go do so in one order; most of them in the same one. So
+// do those that accumulate each of a fixed number of slices of k in one go, and split_sum.h adds
+// the slices. Algorithms that give bit-identical results for a shape form a reduction class. A
+// class is proved by running: 16 probe rows, half of them with heavy cancellation, must give the
+// same bits in every slot of every rung, at a shifted offset, and beside rows of NaN. The canonical
+// class is the one, among those of CanonicalSplits slices, that most algorithms belong to, counted
+// over a fixed ladder of row counts, so that the choice does not depend on timing, nor on the rows
+// a process is set up for.
 
 #include <cstdint>
 #include <span>
@@ -38,17 +40,23 @@ struct GemmSearchOptions {
 // max_rows. For the fast schedule the same function gives the buckets that are measured.
 std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule);
 
+// The number of slices that the canonical product of a shape is cut into; of n and k alone. A
+// narrow W has too few outputs to occupy a device with few rows when each is one chain over a long
+// k: two slices then take half the time. At 512 rows adding them costs a time that does not grow
+// with k, so that for short k it would outweigh the gain.
+int32_t CanonicalSplits(const GemmShape& shape);
+
 // One plan for each rung, by increasing rows. Canonical: the fastest member of the class; rungs
 // without a member are left out. Fast: the fastest algorithm, or the fastest of the class where
-// that is slower by class_slack at most. FAILED_PRECONDITION when the shape has no class, or the
-// last rung no plan.
-absl::StatusOr<std::vector<GemmPlan>> SearchPlans(const GemmLauncher& launcher,
-                                                  const GemmShape& shape,
+// that is slower by class_slack at most. Where the device has no class of CanonicalSplits slices,
+// the class is that of unsplit products. FAILED_PRECONDITION when the shape has no class, or the
+// last rung no plan. Reserves room on the launcher for the plans it gives.
+absl::StatusOr<std::vector<GemmPlan>> SearchPlans(GemmLauncher& launcher, const GemmShape& shape,
                                                   const GemmSearchOptions& options);
 
 // Whether plans that were found earlier still run, and, for the canonical schedule, still give
-// equal bits.
-absl::StatusOr<bool> ProvePlans(const GemmLauncher& launcher, const GemmShape& shape,
+// equal bits. Reserves room for them.
+absl::StatusOr<bool> ProvePlans(GemmLauncher& launcher, const GemmShape& shape,
                                 const GemmSearchOptions& options, std::span<const GemmPlan> plans);
 
 }  // namespace selfsame::cuda

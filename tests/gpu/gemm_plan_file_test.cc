@@ -33,6 +33,7 @@ std::vector<GemmPlan> Plans() {
   plans[0] = {.rows = 8, .algorithm = {}, .is_in_class = true, .time_us = 2.5f, .best_time_us = 2};
   plans[1] = {.rows = 16, .algorithm = {}, .is_in_class = true, .time_us = 3, .best_time_us = 3};
   plans[1].algorithm.blas.data[0] = 0x0123456789abcdef;
+  plans[1].algorithm.splits = 2;
   plans[0].algorithm.stream_config = 3;
   return plans;
 }
@@ -47,6 +48,8 @@ TEST_F(GemmPlanFileTest, PlansComeBackAndOthersStay) {
   EXPECT_EQ((**loaded)[1].rows, 16);
   EXPECT_EQ((**loaded)[1].algorithm.blas.data[0], 0x0123456789abcdefu);
   EXPECT_EQ((**loaded)[1].algorithm.stream_config, -1);
+  EXPECT_EQ((**loaded)[1].algorithm.splits, 2);
+  EXPECT_EQ((**loaded)[0].algorithm.splits, 1);
   EXPECT_EQ((**loaded)[0].algorithm.stream_config, 3);
   EXPECT_EQ((**loaded)[0].time_us, 2.5f);
   EXPECT_TRUE((**loaded)[0].is_in_class);
@@ -73,6 +76,22 @@ TEST_F(GemmPlanFileTest, AMissingFileIsEmpty) {
   EXPECT_FALSE(loaded->has_value());
 }
 
+TEST_F(GemmPlanFileTest, AFileOfAnOlderVersionIsEmptyAndReplaced) {
+  ASSERT_TRUE(SavePlans(path_, Key(32), Plans()).ok());
+  std::string text;
+  std::getline(std::ifstream(path_), text, '\0');
+  const std::string version = "\"version\": 2";
+  ASSERT_NE(text.find(version), std::string::npos);
+  std::ofstream(path_) << text.replace(text.find(version), version.size(), "\"version\": 1");
+  const auto old = LoadPlans(path_, Key(32));
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_FALSE(old->has_value());
+  ASSERT_TRUE(SavePlans(path_, Key(48), Plans()).ok());
+  const auto replaced = LoadPlans(path_, Key(48));
+  ASSERT_TRUE(replaced.ok()) << replaced.status();
+  EXPECT_TRUE(replaced->has_value());
+}
+
 TEST_F(GemmPlanFileTest, MalformedFilesAreErrorsThatNameThem) {
   ASSERT_TRUE(SavePlans(path_, Key(32), Plans()).ok());
   std::string text;
@@ -81,9 +100,11 @@ TEST_F(GemmPlanFileTest, MalformedFilesAreErrorsThatNameThem) {
   const std::string bad_hex = std::string(text).replace(text.find(good_hex), 8, "zzzzzzzz");
   const std::string bad_rows =
       std::string(text).replace(text.find("\"rows\": 16"), 10, "\"rows\": 8");
+  const std::string bad_splits =
+      std::string(text).replace(text.find("\"splits\": 2"), 11, "\"splits\": 9");
   for (const std::string& content :
-       {std::string("{"), std::string("[]"), std::string("{\"version\": 2, \"entries\": []}"),
-        std::string("{\"version\": 1, \"entries\": 3}"), bad_hex, bad_rows}) {
+       {std::string("{"), std::string("[]"), std::string("{\"version\": 3, \"entries\": []}"),
+        std::string("{\"version\": 2, \"entries\": 3}"), bad_hex, bad_rows, bad_splits}) {
     std::ofstream(path_) << content;
     const auto loaded = LoadPlans(path_, Key(32));
     EXPECT_FALSE(loaded.ok()) << content;

@@ -1,4 +1,4 @@
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -93,7 +93,7 @@ TEST(GemmTest, BothSchedulesMatchADoubleReference) {
   for (const Schedule schedule : {Schedule::kFast, Schedule::kCanonical}) {
     const auto ops = MakeCudaOps({.schedule = schedule, .max_rows = kMaxRows});
     for (const Shape shape :
-         {Shape{576, 576}, Shape{200, 72}, Shape{960, 1536}, Shape{104, 2048}}) {
+         {Shape{576, 576}, Shape{200, 72}, Shape{960, 1536}, Shape{104, 2048}, Shape{104, 8192}}) {
       Product product(*ops, shape);
       for (const int32_t rows : {1, 3, 17, 100}) {
         const auto got = product.Run(5, rows);
@@ -102,7 +102,9 @@ TEST(GemmTest, BothSchedulesMatchADoubleReference) {
             << "n " << shape.n << " k " << shape.k << " rows " << rows;
         const auto logits = product.RunLogits(5, rows);
         const std::vector<double> floats(logits.begin(), logits.end());
-        EXPECT_LT(RelativeError(floats, reference), 4e-6);
+        // Tensor cores cut off what they add, so that the error grows with the length of the sum.
+        EXPECT_LT(RelativeError(floats, reference),
+                  2e-9 * static_cast<double>(std::max<int64_t>(shape.k, 2048)));
       }
     }
   }
@@ -110,20 +112,22 @@ TEST(GemmTest, BothSchedulesMatchADoubleReference) {
 
 TEST(GemmTest, ABiasIsAddedBeforeRounding) {
   const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kMaxRows});
-  const Shape shape = {768, 512};
-  Product product(*ops, shape, /*has_bias=*/true);
-  const int32_t rows = 9;
-  auto reference = Reference(product.inputs(0), product.weights(), shape, rows);
-  const auto bias = ToDouble(product.bias());
-  for (size_t i = 0; i < reference.size(); ++i) reference[i] += bias[i % bias.size()];
-  EXPECT_LT(RelativeError(ToDouble(product.Run(0, rows)), reference), 3e-3);
+  for (const Shape shape : {Shape{768, 512}, Shape{104, 8192}}) {
+    Product product(*ops, shape, /*has_bias=*/true);
+    const int32_t rows = 9;
+    auto reference = Reference(product.inputs(0), product.weights(), shape, rows);
+    const auto bias = ToDouble(product.bias());
+    for (size_t i = 0; i < reference.size(); ++i) reference[i] += bias[i % bias.size()];
+    EXPECT_LT(RelativeError(ToDouble(product.Run(0, rows)), reference), 3e-3) << shape.k;
+  }
 }
 
-// Rows of the shapes of small and 8B models, in every rung, at several offsets.
+// Rows of the shapes of small and 8B models, in every rung, at several offsets. Those with k of
+// 8192 or more are split.
 TEST(GemmTest, CanonicalRowsHaveTheSameBitsInEveryRungAndSlot) {
   const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kMaxRows});
-  for (const Shape shape :
-       {Shape{960, 576}, Shape{576, 1536}, Shape{4096, 4096}, Shape{4096, 14336}}) {
+  for (const Shape shape : {Shape{960, 576}, Shape{576, 1536}, Shape{48, 8192}, Shape{4096, 4096},
+                            Shape{4096, 14336}}) {
     Product product(*ops, shape);
     const auto all = product.Run(0, kMaxRows);
     const auto all_logits = product.RunLogits(0, kMaxRows);
@@ -146,18 +150,20 @@ TEST(GemmTest, CanonicalRowsHaveTheSameBitsInEveryRungAndSlot) {
 
 TEST(GemmTest, PoisonedPaddingRowsChangeNothing) {
   const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kMaxRows});
-  Product product(*ops, {1536, 576});
-  for (const int32_t rows : {100, 33, 5}) {
-    const auto expected = product.Run(0, rows);
-    product.Poison(rows);
-    EXPECT_EQ(CountDifferent(product.Run(0, rows), expected), 0u) << rows;
+  for (const Shape shape : {Shape{1536, 576}, Shape{512, 8192}}) {
+    Product product(*ops, shape);
+    for (const int32_t rows : {100, 33, 5}) {
+      const auto expected = product.Run(0, rows);
+      product.Poison(rows);
+      EXPECT_EQ(CountDifferent(product.Run(0, rows), expected), 0u) << shape.k << ' ' << rows;
+    }
   }
 }
 
 // The control: the fastest algorithms, chosen without regard to the class, differ from the
 // canonical ones somewhere. Were they all equal, the tests above would show nothing.
 TEST(GemmTest, FastPlansChangeBitsWithTheRowCount) {
-  const Shape shape = {4096, 14336};
+  const Shape shape = {4096, 4096};
   const auto fast =
       MakeCudaOps({.schedule = Schedule::kFast, .max_rows = kMaxRows, .class_slack = 0.0});
   Product product(*fast, shape);

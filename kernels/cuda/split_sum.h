@@ -1,0 +1,32 @@
+#pragma once
+
+// The sum of the partial products of slices of k: y = ((p[0] + p[1]) + ..) + bias, float additions
+// in increasing order of slice, then one rounding where y is bf16.
+//
+// partials: [splits, rows, n] float; y: [rows, n] bf16 or float; bias: [n] or null; n a multiple of
+// 4, 16-byte aligned. An element's result depends on its own partials alone.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/bfloat16.h"
+
+namespace selfsame::cuda {
+
+inline constexpr int32_t kMaxSplits = 4;
+
+struct SplitSumArgs {
+  const float* partials = nullptr;
+  const BFloat16* bias = nullptr;
+  void* y = nullptr;
+  bool is_float = false;
+  int32_t splits = 0;  // 2 .. kMaxSplits
+  int32_t rows = 0;
+  int64_t n = 0;
+};
+
+// cudaErrorInvalidValue for another n or number of splits.
+cudaError_t RunSplitSum(const SplitSumArgs& args, cudaStream_t stream);
+
+}  // namespace selfsame::cuda

@@ -1,0 +1,187 @@
+// Split matrix products: what they compute, bit by bit, and that another order is found out.
+
+#include <algorithm>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/gemm_bench.h"
+#include "kernels/cuda/gemm_search.h"
+#include "kernels/cuda/split_sum.h"
+#include "tests/gpu/gpu_testing.h"
+
+namespace selfsame::testing {
+namespace {
+
+using cuda::GemmAlgorithm;
+using cuda::GemmShape;
+
+constexpr GemmShape kDown = {.n = 4096, .k = 14336};
+constexpr int32_t kMaxRows = 512;
+constexpr int kCandidates = 24;
+
+std::vector<float> RandomFloats(uint64_t seed, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = PseudoNormal(seed, i);
+  return values;
+}
+
+TEST(GemmTest, PartialProductsAreAddedInIncreasingOrderThenTheBiasAndRoundedOnce) {
+  const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = 8});
+  constexpr int32_t kRows = 5;
+  constexpr int64_t kWidth = 516;  // the last block is not full
+  const size_t count = kRows * kWidth;
+  const auto bias = RandomRows(3, kWidth);
+  const auto bias_on_device = Upload(*ops, bias);
+  for (const int32_t splits : {2, 3, 4}) {
+    const auto partials = RandomFloats(7, static_cast<size_t>(splits) * count);
+    std::vector<float> sums(partials.begin(), partials.begin() + static_cast<int64_t>(count));
+    for (size_t i = count; i < partials.size(); ++i) sums[i % count] += partials[i];
+    const auto partials_on_device = Upload(*ops, partials);
+    for (const bool has_bias : {false, true}) {
+      std::vector<float> floats = sums;
+      for (size_t i = 0; has_bias && i < count; ++i) floats[i] += ToFloat(bias[i % kWidth]);
+      std::vector<BFloat16> narrow(count);
+      std::transform(floats.begin(), floats.end(), narrow.begin(), ToBFloat16);
+      const auto y = Upload(*ops, std::vector<float>(count));
+      cuda::SplitSumArgs args = {.partials = static_cast<const float*>(partials_on_device->data()),
+                                 .bias = has_bias ? Rows(bias_on_device) : nullptr,
+                                 .y = y->data(),
+                                 .is_float = true,
+                                 .splits = splits,
+                                 .rows = kRows,
+                                 .n = kWidth};
+      ASSERT_EQ(cuda::RunSplitSum(args, nullptr), cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      EXPECT_EQ(CountDifferent(Download<float>(*ops, y->data(), count), floats), 0u) << splits;
+      args.is_float = false;
+      ASSERT_EQ(cuda::RunSplitSum(args, nullptr), cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      EXPECT_EQ(CountDifferent(Download<BFloat16>(*ops, y->data(), count), narrow), 0u) << splits;
+    }
+  }
+}
+
+std::vector<BFloat16> Columns(const std::vector<BFloat16>& matrix, int64_t width, int64_t first,
+                              int64_t count) {
+  std::vector<BFloat16> columns;
+  for (size_t row = 0; row * static_cast<size_t>(width) < matrix.size(); ++row) {
+    const auto begin = matrix.begin() + static_cast<int64_t>(row) * width + first;
+    columns.insert(columns.end(), begin, begin + count);
+  }
+  return columns;
+}
+
+// The definition: each slice is an unsplit product, whose canonical order is one chain.
+TEST(GemmTest, ASplitProductIsTheSumOfTheProductsOfItsSlices) {
+  constexpr int64_t kOutputs = 1024;
+  constexpr int64_t kDepth = 8192;
+  constexpr int32_t kRows = 64;
+  ASSERT_EQ(cuda::CanonicalSplits({.n = kOutputs, .k = kDepth}), 2);
+  ASSERT_EQ(cuda::CanonicalSplits({.n = kOutputs, .k = kDepth / 2}), 1);
+  const auto ops =
+      MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kRows, .max_logit_rows = kRows});
+  const auto x = RandomRows(31, kRows * kDepth);
+  const auto w = RandomRows(32, kOutputs * kDepth);
+  const auto product = [&](int64_t first, int64_t depth) {
+    const auto matrix = Pack(*ops, Columns(w, kDepth, first, depth), kOutputs, depth);
+    const auto rows = Upload(*ops, Columns(x, kDepth, first, depth));
+    const auto y = Upload(*ops, std::vector<float>(kRows * kOutputs));
+    ops->Logits(Rows(rows), kRows, *matrix, static_cast<float*>(y->data()));
+    return Download<float>(*ops, y->data(), kRows * kOutputs);
+  };
+  const auto whole = product(0, kDepth);
+  auto sums = product(0, kDepth / 2);
+  const auto second = product(kDepth / 2, kDepth / 2);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += second[i];
+  EXPECT_EQ(CountDifferent(whole, sums), 0u);
+}
+
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  SELFSAME_CHECK(value.ok());
+  return *std::move(value);
+}
+
+// A launcher and what it proposes for kDown.
+class Launcher {
+ public:
+  Launcher()
+      : stream_(Value(cuda::Stream::Create())),
+        launcher_(Value(cuda::GemmLauncher::Create(stream_.get()))) {}
+
+  std::vector<GemmAlgorithm> Propose(int32_t rows, int32_t splits) {
+    SELFSAME_CHECK(launcher_.Reserve(kDown, splits, kMaxRows).ok());
+    return launcher_.Propose(kDown, rows, splits, kCandidates);
+  }
+
+  cuda::GemmLauncher& get() { return launcher_; }
+
+ private:
+  cuda::Stream stream_;
+  cuda::GemmLauncher launcher_;
+};
+
+TEST(GemmTest, OtherSplitCountsAreOtherClasses) {
+  Launcher launcher;
+  const auto members = launcher.Propose(kMaxRows, 2);
+  ASSERT_FALSE(members.empty());
+  auto bench = cuda::GemmBench::Create(launcher.get(), kDown, kMaxRows);
+  ASSERT_TRUE(bench.ok());
+  const auto reference = bench->Classify(members[0], kMaxRows);
+  ASSERT_TRUE(reference.ok() && reference->has_value());
+  for (const int32_t rows : {512, 64, 8}) {
+    int member_count = 0;
+    for (const GemmAlgorithm& algorithm : launcher.Propose(rows, 2)) {
+      const auto is_member = bench->IsMember(algorithm, rows, **reference);
+      ASSERT_TRUE(is_member.ok());
+      member_count += *is_member ? 1 : 0;
+    }
+    EXPECT_GT(member_count, 0) << rows;
+    for (const int32_t splits : {1, 4}) {
+      const auto others = launcher.Propose(rows, splits);
+      EXPECT_FALSE(others.empty());
+      for (const GemmAlgorithm& algorithm : others) {
+        const auto is_member = bench->IsMember(algorithm, rows, **reference);
+        ASSERT_TRUE(is_member.ok());
+        EXPECT_FALSE(*is_member) << rows << " rows, " << splits << " slices";
+      }
+    }
+  }
+}
+
+TEST(GemmTest, AnAlgorithmWithoutRoomForItsPartialsDoesNotRun) {
+  Launcher launcher;
+  const auto members = launcher.get().Propose(kDown, kMaxRows, 2, kCandidates);
+  ASSERT_FALSE(members.empty());
+  auto bench = cuda::GemmBench::Create(launcher.get(), kDown, kMaxRows);
+  ASSERT_TRUE(bench.ok());
+  const auto without_room = bench->Time(members[0], kMaxRows);
+  ASSERT_TRUE(without_room.ok());
+  EXPECT_FALSE(without_room->has_value());
+  ASSERT_TRUE(launcher.get().Reserve(kDown, 2, kMaxRows).ok());
+  const auto with_room = bench->Time(members[0], kMaxRows);
+  ASSERT_TRUE(with_room.ok());
+  EXPECT_TRUE(with_room->has_value());
+}
+
+TEST(GemmTest, PlansThatChangeTheOrderAreFoundOut) {
+  Launcher launcher;
+  const cuda::GemmSearchOptions options = {
+      .schedule = Schedule::kCanonical, .class_slack = 0.0, .rungs = {8, 64, 512}};
+  auto plans = cuda::SearchPlans(launcher.get(), kDown, options);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  for (const cuda::GemmPlan& plan : *plans) EXPECT_EQ(plan.algorithm.splits, 2) << plan.rows;
+  const auto holds = cuda::ProvePlans(launcher.get(), kDown, options, *plans);
+  ASSERT_TRUE(holds.ok());
+  EXPECT_TRUE(*holds);
+  for (const int32_t splits : {1, 4}) {
+    auto changed = *plans;
+    changed[1].algorithm = launcher.Propose(changed[1].rows, splits).at(0);
+    const auto still_holds = cuda::ProvePlans(launcher.get(), kDown, options, changed);
+    ASSERT_TRUE(still_holds.ok());
+    EXPECT_FALSE(*still_holds) << splits;
+  }
+}
+
+}  // namespace
+}  // namespace selfsame::testing
