@@ -260,21 +260,14 @@ class CudaOps final : public Ops {
               std::span<SampledToken> out) override {
     SELFSAME_CHECK(params.size() == out.size() &&
                    static_cast<int32_t>(params.size()) <= options_.max_logit_rows);
-    if (params.empty()) return;
-    if (!pending_samples_.empty()) {
-      Flush();
-      Wait();
-      DeliverSamples();
+    // One run, unless the rows have more edits than the buffers hold.
+    for (size_t done = 0; done < params.size();) {
+      const auto left = params.subspan(done);
+      const size_t count = SampleBuffers::CountFitting(left);
+      SampleRun(logits + static_cast<int64_t>(done) * vocab, vocab, left.first(count),
+                out.subspan(done, count));
+      done += count;
     }
-    const int32_t rows = LogitRowsToRun(static_cast<int32_t>(params.size()));
-    Note(sample_buffers_.Upload(params, rows, vocab, stream_.get()));
-    if (!status_.ok()) return;
-    Do(sample_buffers_.CallOn(logits));
-    pending_samples_ = out;
-    if (pass_.has_value()) return;
-    Note(sample_buffers_.Download(stream_.get()));
-    Wait();
-    DeliverSamples();
   }
 
  private:
@@ -334,6 +327,25 @@ class CudaOps final : public Ops {
     const bool is_whole =
         pass_.has_value() && rows == static_cast<int32_t>(pass_->logit_rows.size());
     return is_whole ? view().logit_row_count : rows;
+  }
+
+  // `params` fit into the buffers. The results come later, at the end of the pass if there is one.
+  void SampleRun(const float* logits, int32_t vocab, std::span<const SampleRow> params,
+                 std::span<SampledToken> out) {
+    if (!pending_samples_.empty()) {
+      Flush();
+      Wait();
+      DeliverSamples();
+    }
+    const int32_t rows = LogitRowsToRun(static_cast<int32_t>(params.size()));
+    Note(sample_buffers_.Upload(params, rows, vocab, stream_.get()));
+    if (!status_.ok()) return;
+    Do(sample_buffers_.CallOn(logits));
+    pending_samples_ = out;
+    if (pass_.has_value()) return;
+    Note(sample_buffers_.Download(stream_.get()));
+    Wait();
+    DeliverSamples();
   }
 
   void DeliverSamples() {

@@ -105,8 +105,8 @@ __device__ inline float Reciprocal(float x) {
   return result;
 }
 
-// e^x within 2 units in the last place on [-87.336, 88.376]; 0 below, infinity above.
-__device__ inline float Exp(float x) {
+// e^x within 2 units in the last place on [-87.336, 88.376]; 0 on [-88, -87.7].
+__device__ inline float ExpInRange(float x) {
   constexpr float kRoundingMagic = 0x1.8p23f;
   const float shifted = __fmaf_rn(x, 0x1.715476p0f, kRoundingMagic);
   const float n = shifted - kRoundingMagic;
@@ -119,10 +119,19 @@ __device__ inline float Exp(float x) {
   p = __fmaf_rn(p, r, 5.0000001201e-1f);
   p = __fmaf_rn(r * r, p, r);
   p = p + 1.0f;
-  const float result = p * __uint_as_float((__float_as_uint(shifted) + 127u) << 23);
+  // The factor 2^n is 0 at n = -127.
+  return p * __uint_as_float((__float_as_uint(shifted) + 127u) << 23);
+}
+
+// e^x within 2 units in the last place on [-87.336, 88.376]; 0 below, infinity above.
+__device__ inline float Exp(float x) {
+  const float result = ExpInRange(x);
   if (x < -87.336f) return 0.0f;
   return x > 88.376f ? -NegativeInfinity() : result;
 }
+
+// e^x of x <= 0, with fewer instructions: 0 below -87.7, and of NaN.
+__device__ inline float ExpOfNegative(float x) { return ExpInRange(fmaxf(x, -88.0f)); }
 
 // Natural logarithm within 2 units in the last place of a normal positive x.
 __device__ inline float Log(float x) {

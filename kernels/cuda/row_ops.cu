@@ -5,9 +5,9 @@ namespace selfsame::cuda {
 namespace {
 
 constexpr int kRowThreads = 256;
+constexpr int kRopeThreads = 128;
 constexpr int kHeadWarps = 8;
-// Pieces of 8 elements that a thread of a norm keeps: widths up to 8192.
-constexpr int kKeptPieces = 4;
+constexpr int32_t kRowStep = kRowThreads * kVectorElements;  // elements that a block takes at once
 
 // Whether rows of this width can be read 16 bytes at a time.
 bool IsAligned(int32_t width, const void* a, const void* b, const void* c) {
@@ -25,64 +25,130 @@ __device__ int32_t QkvWidth(const AttentionShape& shape) {
   return (shape.head_count + 2 * shape.kv_head_count) * shape.head_dim;
 }
 
-// bf16(x * scale) * weight, the last product not yet rounded.
-__device__ float ScaleByWeight(float x, float scale, float weight) {
-  return Widen(Narrow(x * scale)) * weight;
+// Eight bf16 of a row, two to a word.
+struct Packed {
+  uint32_t words[kVectorElements / 2];
+};
+
+__device__ float Element(const Packed& packed, int i) {
+  const uint32_t word = packed.words[i / 2];
+  return i % 2 == 0 ? Widen(word & 0xffffu) : __uint_as_float(word & 0xffff0000u);
 }
 
-__global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args, bool is_aligned) {
+// Elements past the end are 0.
+template <bool kAligned>
+__device__ Packed LoadPacked(const BFloat16* row, int32_t index, int32_t width) {
+  Packed packed = {};
+  if constexpr (kAligned) {
+    if (index >= width) return packed;
+    const uint4 words = *reinterpret_cast<const uint4*>(row + index);
+    packed.words[0] = words.x;
+    packed.words[1] = words.y;
+    packed.words[2] = words.z;
+    packed.words[3] = words.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVectorElements; ++i) {
+      if (index + i < width) packed.words[i / 2] |= uint32_t{row[index + i].bits} << i % 2 * 16;
+    }
+  }
+  return packed;
+}
+
+template <bool kAligned>
+__device__ void StorePacked(const Packed& packed, int32_t index, int32_t width, BFloat16* row) {
+  const uint32_t(&words)[kVectorElements / 2] = packed.words;
+  if constexpr (kAligned) {
+    *reinterpret_cast<uint4*>(row + index) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVectorElements; ++i) {
+      if (index + i < width)
+        row[index + i].bits = static_cast<uint16_t>(words[i / 2] >> i % 2 * 16);
+    }
+  }
+}
+
+__device__ Packed AddPacked(const Packed& a, const Packed& b) {
+  Packed sum;
+#pragma unroll
+  for (int i = 0; i < kVectorElements; i += 2) {
+    sum.words[i / 2] =
+        NarrowPair(Element(a, i) + Element(b, i), Element(a, i + 1) + Element(b, i + 1));
+  }
+  return sum;
+}
+
+// bf16(bf16(x * scale) * weight).
+__device__ Packed ScalePacked(const Packed& x, float scale, const Packed& weight) {
+  Packed result;
+#pragma unroll
+  for (int i = 0; i < kVectorElements; i += 2) {
+    const uint32_t scaled = NarrowPair(Element(x, i) * scale, Element(x, i + 1) * scale);
+    result.words[i / 2] =
+        NarrowPair(Widen(scaled & 0xffffu) * Element(weight, i),
+                   __uint_as_float(scaled & 0xffff0000u) * Element(weight, i + 1));
+  }
+  return result;
+}
+
+// A thread keeps its first kPieces pieces of 8 elements, as bf16, so that a processor holds many
+// rows, and loads all of them before it uses one. Of wider rows it rereads only what it wrote
+// itself.
+template <int kPieces, bool kAligned>
+__global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
   const int64_t offset = int64_t{blockIdx.x} * args.width;
   const BFloat16* x = args.x + offset;
   BFloat16* residual = args.residual == nullptr ? nullptr : args.residual + offset;
+  BFloat16* out = args.out + offset;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kVectorElements;
-  constexpr int32_t kStep = kRowThreads * kVectorElements;
-  // The first pieces stay in registers; each thread rereads of the rest only what it wrote itself.
-  float kept[kKeptPieces][kVectorElements];
-  float weights[kKeptPieces][kVectorElements];
+  Packed kept[kPieces];
+  Packed olds[kPieces];
+  Packed weights[kPieces];
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int32_t index = first + piece * kRowStep;
+    kept[piece] = LoadPacked<kAligned>(x, index, args.width);
+    if (residual != nullptr) olds[piece] = LoadPacked<kAligned>(residual, index, args.width);
+    weights[piece] = LoadPacked<kAligned>(args.weight, index, args.width);
+  }
   float sum = 0.0f;
-  const auto add_piece = [&](int32_t index, float(&values)[kVectorElements]) {
-    LoadEight(x, index, args.width, is_aligned, values);
+  const auto add_piece = [&](int32_t index, const Packed& old, Packed& value) {
     if (residual != nullptr) {
-      float old[kVectorElements];
-      LoadEight(residual, index, args.width, is_aligned, old);
-#pragma unroll
-      for (int i = 0; i < kVectorElements; ++i) values[i] = Widen(Narrow(old[i] + values[i]));
-      StoreEight(values, index, args.width, is_aligned, residual);
+      value = AddPacked(old, value);
+      StorePacked<kAligned>(value, index, args.width, residual);
     }
-#pragma unroll
-    for (int i = 0; i < kVectorElements; ++i) sum = __fmaf_rn(values[i], values[i], sum);
-  };
-  const auto store_piece = [&](int32_t index, float scale, float(&values)[kVectorElements],
-                               const float(&weight)[kVectorElements]) {
 #pragma unroll
     for (int i = 0; i < kVectorElements; ++i) {
-      values[i] = ScaleByWeight(values[i], scale, weight[i]);
+      const float element = Element(value, i);
+      sum = __fmaf_rn(element, element, sum);
     }
-    StoreEight(values, index, args.width, is_aligned, args.out + offset);
   };
 #pragma unroll
-  for (int piece = 0; piece < kKeptPieces; ++piece) {
-    const int32_t index = first + piece * kStep;
-    if (index >= args.width) continue;
-    LoadEight(args.weight, index, args.width, is_aligned, weights[piece]);
-    add_piece(index, kept[piece]);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int32_t index = first + piece * kRowStep;
+    if (index < args.width) add_piece(index, olds[piece], kept[piece]);
   }
-  for (int32_t index = first + kKeptPieces * kStep; index < args.width; index += kStep) {
-    float values[kVectorElements];
-    add_piece(index, values);
+#pragma unroll 1
+  for (int32_t index = first + kPieces * kRowStep; index < args.width; index += kRowStep) {
+    Packed value = LoadPacked<kAligned>(x, index, args.width);
+    Packed old;
+    if (residual != nullptr) old = LoadPacked<kAligned>(residual, index, args.width);
+    add_piece(index, old, value);
   }
   const float scale = InverseRms(BlockSum<kRowThreads>(sum), args.width, args.epsilon);
 #pragma unroll
-  for (int piece = 0; piece < kKeptPieces; ++piece) {
-    const int32_t index = first + piece * kStep;
-    if (index < args.width) store_piece(index, scale, kept[piece], weights[piece]);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int32_t index = first + piece * kRowStep;
+    if (index >= args.width) continue;
+    StorePacked<kAligned>(ScalePacked(kept[piece], scale, weights[piece]), index, args.width, out);
   }
   const BFloat16* source = residual != nullptr ? residual : x;
-  for (int32_t index = first + kKeptPieces * kStep; index < args.width; index += kStep) {
-    float values[kVectorElements];
-    LoadEight(source, index, args.width, is_aligned, values);
-    LoadEight(args.weight, index, args.width, is_aligned, weights[0]);
-    store_piece(index, scale, values, weights[0]);
+#pragma unroll 1
+  for (int32_t index = first + kPieces * kRowStep; index < args.width; index += kRowStep) {
+    const Packed value = LoadPacked<kAligned>(source, index, args.width);
+    const Packed weight = LoadPacked<kAligned>(args.weight, index, args.width);
+    StorePacked<kAligned>(ScalePacked(value, scale, weight), index, args.width, out);
   }
 }
 
@@ -103,7 +169,18 @@ __global__ void __launch_bounds__(kHeadWarps* kWarpSize) QkNormKernel(QkNormArgs
   }
   const float scale = InverseRms(WarpSum(sum), head_dim, args.epsilon);
   for (int32_t i = lane; i < head_dim; i += kWarpSize) {
-    x[i] = Narrow(ScaleByWeight(Widen(x[i]), scale, Widen(weight[i])));
+    x[i] = Narrow(Widen(Narrow(Widen(x[i]) * scale)) * Widen(weight[i]));
+  }
+}
+
+__device__ void LoadAngles(const float* table, float (&out)[kVectorElements]) {
+#pragma unroll
+  for (int i = 0; i < kVectorElements; i += 4) {
+    const float4 angles = *reinterpret_cast<const float4*>(table + i);
+    out[i] = angles.x;
+    out[i + 1] = angles.y;
+    out[i + 2] = angles.z;
+    out[i + 3] = angles.w;
   }
 }
 
@@ -113,16 +190,18 @@ __device__ void RotateEight(const float* cos, const float* sin, int32_t i, int32
   const int32_t half = head_dim / 2;
   float low[kVectorElements];
   float high[kVectorElements];
+  float c[kVectorElements];
+  float s[kVectorElements];
   LoadEight(head, i, head_dim, true, low);
   LoadEight(head, half + i, head_dim, true, high);
+  LoadAngles(cos + i, c);
+  LoadAngles(sin + i, s);
 #pragma unroll
   for (int j = 0; j < kVectorElements; ++j) {
-    const float c = cos[i + j];
-    const float s = sin[i + j];
     const float a = low[j];
     const float b = high[j];
-    low[j] = __fmaf_rn(a, c, -(b * s));
-    high[j] = __fmaf_rn(b, c, a * s);
+    low[j] = __fmaf_rn(a, c[j], -(b * s[j]));
+    high[j] = __fmaf_rn(b, c[j], a * s[j]);
   }
   StoreEight(low, i, head_dim, true, head);
   StoreEight(high, half + i, head_dim, true, head);
@@ -132,46 +211,50 @@ __device__ void RotateEight(const float* cos, const float* sin, int32_t i, int32
   }
 }
 
-__global__ void __launch_bounds__(kRowThreads) RopeKernel(RopeArgs args) {
-  const auto row = static_cast<int32_t>(blockIdx.x);
+// `blocks` blocks for each row, one task for each thread: first the rotations of its q and k heads,
+// then the copies of its v heads, eight pairs or elements each.
+__global__ void __launch_bounds__(kRopeThreads) RopeKernel(RopeArgs args, int32_t blocks) {
+  const int32_t row = static_cast<int32_t>(blockIdx.x) / blocks;
   const AttentionShape& shape = args.shape;
   const int32_t head_dim = shape.head_dim;
+  const int32_t task =
+      static_cast<int32_t>(blockIdx.x) % blocks * kRopeThreads + static_cast<int32_t>(threadIdx.x);
+  const int32_t per_head = head_dim / 2 / kVectorElements;
+  const int32_t rotations = (shape.head_count + shape.kv_head_count) * per_head;
   const int64_t slot = args.kv_slots[row];
   BFloat16* qkv = args.qkv + int64_t{row} * QkvWidth(shape);
   // Elements of one head of a block; a block holds kv_head_count of them for K, then for V.
   const int64_t head_size = int64_t{kKvBlockTokens} * head_dim;
   BFloat16* keys = args.kv + (slot / kKvBlockTokens) * 2 * shape.kv_head_count * head_size +
                    (slot % kKvBlockTokens) * head_dim;
-  BFloat16* values = keys + shape.kv_head_count * head_size;
-  const int64_t table_row = int64_t{args.positions[row]} * (head_dim / 2);
-  const int32_t per_head = head_dim / 2 / kVectorElements;
-  const int32_t rotations = (shape.head_count + shape.kv_head_count) * per_head;
-  for (int32_t task = static_cast<int32_t>(threadIdx.x); task < rotations; task += kRowThreads) {
+  if (task < rotations) {
     const int32_t head = task / per_head;
     const int32_t kv_head = head - shape.head_count;
-    BFloat16* cached = slot >= 0 && kv_head >= 0 ? keys + kv_head * head_size : nullptr;
+    const int64_t table_row = int64_t{args.positions[row]} * (head_dim / 2);
     RotateEight(args.table.cos + table_row, args.table.sin + table_row,
                 task % per_head * kVectorElements, head_dim, qkv + int64_t{head} * head_dim,
-                cached);
+                slot >= 0 && kv_head >= 0 ? keys + kv_head * head_size : nullptr);
+    return;
   }
-  if (slot < 0) return;
+  const int32_t element = (task - rotations) * kVectorElements;
+  const int32_t kv_head = element / head_dim;
+  if (slot < 0 || kv_head >= shape.kv_head_count) return;
   const BFloat16* v = qkv + int64_t{shape.head_count + shape.kv_head_count} * head_dim;
-  const int32_t copies = shape.kv_head_count * head_dim / kVectorElements;
-  for (int32_t task = static_cast<int32_t>(threadIdx.x); task < copies; task += kRowThreads) {
-    const int32_t element = task * kVectorElements;
-    const int32_t kv_head = element / head_dim;
-    *reinterpret_cast<uint4*>(values + kv_head * head_size + element % head_dim) =
-        *reinterpret_cast<const uint4*>(v + element);
-  }
+  BFloat16* values = keys + shape.kv_head_count * head_size;
+  *reinterpret_cast<uint4*>(values + kv_head * head_size + element % head_dim) =
+      *reinterpret_cast<const uint4*>(v + element);
 }
 
+// `blocks` blocks for each row.
 __global__ void __launch_bounds__(kRowThreads)
-    SiluMulKernel(const BFloat16* gate_up, int32_t width, BFloat16* out, bool is_aligned) {
-  const int32_t index =
-      (static_cast<int32_t>(blockIdx.x) * kRowThreads + static_cast<int32_t>(threadIdx.x)) *
-      kVectorElements;
+    SiluMulKernel(const BFloat16* gate_up, int32_t width, BFloat16* out, bool is_aligned,
+                  int32_t blocks) {
+  const int64_t row_index = static_cast<int32_t>(blockIdx.x) / blocks;
+  const int32_t index = (static_cast<int32_t>(blockIdx.x) % blocks * kRowThreads +
+                         static_cast<int32_t>(threadIdx.x)) *
+                        kVectorElements;
   if (index >= width) return;
-  const BFloat16* row = gate_up + int64_t{blockIdx.y} * 2 * width;
+  const BFloat16* row = gate_up + row_index * 2 * width;
   float gate[kVectorElements];
   float up[kVectorElements];
   LoadEight(row, index, width, is_aligned, gate);
@@ -180,7 +263,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int i = 0; i < kVectorElements; ++i) {
     gate[i] = gate[i] * Reciprocal(1.0f + Exp2(gate[i] * -1.44269504f)) * up[i];
   }
-  StoreEight(gate, index, width, is_aligned, out + int64_t{blockIdx.y} * width);
+  StoreEight(gate, index, width, is_aligned, out + row_index * width);
 }
 
 __global__ void __launch_bounds__(kRowThreads)
@@ -203,7 +286,11 @@ __global__ void __launch_bounds__(kRowThreads)
 cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   const bool is_aligned = IsAligned(args.width, args.x, args.weight, args.out) &&
                           IsAligned(args.width, args.residual, nullptr, nullptr);
-  RmsNormKernel<<<args.rows, kRowThreads, 0, stream>>>(args, is_aligned);
+  const auto kernel = !is_aligned                  ? RmsNormKernel<1, false>
+                      : args.width <= kRowStep     ? RmsNormKernel<1, true>
+                      : args.width <= 2 * kRowStep ? RmsNormKernel<2, true>
+                                                   : RmsNormKernel<4, true>;
+  kernel<<<args.rows, kRowThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -215,16 +302,19 @@ cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream) {
-  RopeKernel<<<args.rows, kRowThreads, 0, stream>>>(args);
+  const AttentionShape& shape = args.shape;
+  const int32_t pairs = (shape.head_count + shape.kv_head_count) * shape.head_dim / 2;
+  const int32_t tasks = (pairs + shape.kv_head_count * shape.head_dim) / kVectorElements;
+  const int32_t blocks = (tasks + kRopeThreads - 1) / kRopeThreads;
+  RopeKernel<<<args.rows * blocks, kRopeThreads, 0, stream>>>(args, blocks);
   return cudaGetLastError();
 }
 
 cudaError_t RunSiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out,
                        cudaStream_t stream) {
-  constexpr int32_t kBlockElements = kRowThreads * kVectorElements;
-  const dim3 grid((width + kBlockElements - 1) / kBlockElements, rows);
-  SiluMulKernel<<<grid, kRowThreads, 0, stream>>>(gate_up, width, out,
-                                                  IsAligned(width, gate_up, out, nullptr));
+  const int32_t blocks = (width + kRowStep - 1) / kRowStep;
+  SiluMulKernel<<<rows * blocks, kRowThreads, 0, stream>>>(
+      gate_up, width, out, IsAligned(width, gate_up, out, nullptr), blocks);
   return cudaGetLastError();
 }
 

@@ -43,7 +43,8 @@ cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream);
 
 // Rotates q and k by the row's position: with c, s of (position, i) and a, b the elements i and
 // i + head_dim / 2: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s), rounded to bf16. Writes q and
-// k back, and k and v to the cache. REQUIRES: head_dim is a multiple of 16.
+// k back, and k and v to the cache. REQUIRES: head_dim is a multiple of 16; cos and
+// sin start at multiples of 16 bytes.
 struct RopeArgs {
   AttentionShape shape;
   RopeTable table;

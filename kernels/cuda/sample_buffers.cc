@@ -8,12 +8,6 @@
 #include "common/token_logprob.h"
 
 namespace selfsame::cuda {
-namespace {
-
-// Room for this many edits to begin with: 1 MiB.
-constexpr size_t kFirstEdits = size_t{1} << 16;
-
-}  // namespace
 
 absl::StatusOr<SampleBuffers> SampleBuffers::Create(int32_t max_rows) {
   const auto rows = static_cast<size_t>(max_rows);
@@ -25,32 +19,34 @@ absl::StatusOr<SampleBuffers> SampleBuffers::Create(int32_t max_rows) {
   const size_t top_bytes = rows * kMaxTopLogprobs * sizeof(TokenLogprob);
   ASSIGN_OR_RETURN(buffers.top_host_, PinnedMemory::Create(top_bytes));
   ASSIGN_OR_RETURN(buffers.top_, Memory::Create(top_bytes));
-  RETURN_IF_ERROR(buffers.ReserveEdits(kFirstEdits));
+  ASSIGN_OR_RETURN(buffers.edits_host_, PinnedMemory::Create(kMaxEdits * sizeof(LogitEdit)));
+  ASSIGN_OR_RETURN(buffers.edits_, Memory::Create(kMaxEdits * sizeof(LogitEdit)));
+  ASSIGN_OR_RETURN(buffers.raw_logits_, Memory::Create(kMaxEdits * sizeof(float)));
+  ASSIGN_OR_RETURN(buffers.slices_, Memory::Create(rows * kMaxSlices * sizeof(SliceSum)));
   return buffers;
 }
 
-absl::Status SampleBuffers::ReserveEdits(size_t count) {
-  const size_t capacity = edits_host_.size_bytes() / sizeof(LogitEdit);
-  if (count <= capacity) return absl::OkStatus();
-  count = std::max(count, 2 * capacity);
-  ASSIGN_OR_RETURN(edits_host_, PinnedMemory::Create(count * sizeof(LogitEdit)));
-  ASSIGN_OR_RETURN(edits_, Memory::Create(count * sizeof(LogitEdit)));
-  ASSIGN_OR_RETURN(raw_logits_, Memory::Create(count * sizeof(float)));
-  return absl::OkStatus();
+size_t SampleBuffers::CountFitting(std::span<const SampleRow> rows) {
+  size_t edit_count = 0;
+  size_t count = 0;
+  for (; count < rows.size(); ++count) {
+    edit_count += rows[count].edits.size();
+    if (edit_count > kMaxEdits) break;
+  }
+  SELFSAME_CHECK(count > 0 || rows.empty());
+  return count;
 }
 
 absl::Status SampleBuffers::Upload(std::span<const SampleRow> rows, int32_t run_row_count,
                                    int32_t vocab, cudaStream_t stream) {
-  size_t edit_count = 0;
-  for (const SampleRow& row : rows) edit_count += row.edits.size();
-  RETURN_IF_ERROR(ReserveEdits(edit_count));
+  SELFSAME_CHECK(vocab <= kMaxVocab && CountFitting(rows) == rows.size());
   row_count_ = static_cast<int32_t>(rows.size());
   run_row_count_ = run_row_count;
   vocab_ = vocab;
   has_top_ = false;
   auto* const to_row = rows_host_.data<DeviceSampleRow>();
   auto* const to_edit = edits_host_.data<LogitEdit>();
-  size_t first_edit = 0;
+  size_t first_edit = 0;  // of the next row, among those of all
   for (size_t i = 0; i < rows.size(); ++i) {
     const SampleRow& row = rows[i];
     to_row[i] = {.temperature = row.temperature,
@@ -76,8 +72,8 @@ absl::Status SampleBuffers::Upload(std::span<const SampleRow> rows, int32_t run_
                                static_cast<size_t>(run_row_count_) * sizeof(DeviceSampleRow),
                                cudaMemcpyHostToDevice, stream),
                "copying sampling parameters"));
-  if (edit_count == 0) return absl::OkStatus();
-  return ToStatus(cudaMemcpyAsync(edits_.data(), edits_host_.data(), edit_count * sizeof(LogitEdit),
+  if (first_edit == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpyAsync(edits_.data(), edits_host_.data(), first_edit * sizeof(LogitEdit),
                                   cudaMemcpyHostToDevice, stream),
                   "copying logit edits");
 }
@@ -89,6 +85,7 @@ SampleCall SampleBuffers::CallOn(const float* logits) const {
           .rows = run_row_count_,
           .edits = edits_.data<LogitEdit>(),
           .raw_logits = raw_logits_.data<float>(),
+          .slices = slices_.data<SliceSum>(),
           .out = tokens_.data<TokenLogprob>(),
           .top = top_.data<TokenLogprob>()};
 }

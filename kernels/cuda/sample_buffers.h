@@ -15,11 +15,18 @@ namespace selfsame::cuda {
 
 class SampleBuffers {
  public:
+  // Of the rows of one Upload.
+  static constexpr size_t kMaxEdits = kMaxVocab;
+
+  // Everything is allocated here: 36 MiB for kMaxEdits, and about 8.5 KiB a row.
   static absl::StatusOr<SampleBuffers> Create(int32_t max_rows);
 
-  // Starts copying the parameters and edits of `rows`; greedy ones follow up to `run_row_count`
-  // rows, at most max_rows. The previous copies must be done. Fails only when edits outgrow the
-  // buffers and larger ones cannot be had.
+  // How many of the first rows have at most kMaxEdits edits together. At least one: a row's edits
+  // are of distinct tokens.
+  static size_t CountFitting(std::span<const SampleRow> rows);
+
+  // Starts copying the parameters and edits of `rows`, which must fit; greedy ones follow up to
+  // `run_row_count` rows, at most max_rows. The previous copies must be done.
   absl::Status Upload(std::span<const SampleRow> rows, int32_t run_row_count, int32_t vocab,
                       cudaStream_t stream);
   // The launch over what was uploaded last.
@@ -30,8 +37,6 @@ class SampleBuffers {
   void Deliver(std::span<SampledToken> out) const;
 
  private:
-  absl::Status ReserveEdits(size_t count);
-
   PinnedMemory rows_host_;
   PinnedMemory edits_host_;
   PinnedMemory tokens_host_;
@@ -39,6 +44,7 @@ class SampleBuffers {
   Memory rows_;
   Memory edits_;
   Memory raw_logits_;
+  Memory slices_;  // [max_rows, kMaxSlices]
   Memory tokens_;
   Memory top_;
   int32_t row_count_ = 0;

@@ -1,7 +1,8 @@
 #pragma once
 
-// Chooses tokens on the device. One thread block a row; a row's result depends on its own logits
-// and parameters alone.
+// Chooses tokens on the device, in two kernels: a warp for each slice of 1024 tokens takes its
+// largest logit and its sum of exponentials, reading it once; then a block for each row combines
+// its slices and chooses. A row's result depends on its own logits and parameters alone.
 //
 //   edits: each in place on its own logit, and undone when the token is chosen.
 //   greedy: the largest logit, ties to the lowest id.
@@ -12,9 +13,12 @@
 //   then the largest (logit - max) / temperature + noise. Noise: -log(-log(u)) with
 //   u = ((word >> 9) + 1/2) * 2^-23, word token_id mod 4 of Philox4x32-10 with key = seed and
 //   counter = {token_id / 4, position, choice_index, 0}.
-//   logprob = (logit - max) - log(sum of exp(logit - max)): lane l of a warp adds tokens l, l + 32,
-//   .. of a slice of 1024 tokens, then a butterfly; slices are added in increasing order. Of the
-//   logits without edits.
+//   logprob = (logit - max) - log(total), of the logits without edits. Slice s: m_s is its largest
+//   logit; lane l of a warp has four sums, of exp(logit - m_s) of the tokens that are 4l + j mod
+//   128, j = 0 .. 3, in increasing order; added (0 + 1) + (2 + 3), then a butterfly over the lanes
+//   gives sum_s. Row: lane l adds sum_s * exp(m_s - max) of the slices s = l, l + 32, .. in
+//   increasing order; then a butterfly gives total. A missing token counts as -infinity. exp is 0
+//   from -87.7 down.
 //   A given token is taken as it is. The most likely tokens of a row that asks for them are in
 //   order of (logit, id), without edits.
 // NaN counts as -infinity, +infinity as the largest float. A row without a finite logit gives token
@@ -32,6 +36,8 @@
 namespace selfsame::cuda {
 
 inline constexpr int32_t kMaxVocab = 1 << 20;
+inline constexpr int32_t kSliceTokens = 1024;
+inline constexpr int32_t kMaxSlices = kMaxVocab / kSliceTokens;
 
 // SampleRow as the kernel reads it; its edits are a run of a common array.
 struct DeviceSampleRow {
@@ -48,6 +54,12 @@ struct DeviceSampleRow {
   int32_t edit_count = 0;
 };
 
+// Of a slice of a row.
+struct SliceSum {
+  float max = 0.0f;
+  float sum = 0.0f;  // of exp(logit - max)
+};
+
 // All device memory. REQUIRES: vocab <= kMaxVocab; top_count <= kMaxTopLogprobs.
 struct SampleCall {
   const float* logits = nullptr;  // [rows, vocab]; changed meanwhile, the same afterwards
@@ -56,6 +68,7 @@ struct SampleCall {
   int32_t rows = 0;
   const LogitEdit* edits = nullptr;  // of all rows
   float* raw_logits = nullptr;       // working memory, one for each edit
+  SliceSum* slices = nullptr;        // working memory, [rows, ceil(vocab / kSliceTokens)]
   TokenLogprob* out = nullptr;       // [rows]
   // [rows, kMaxTopLogprobs], of which a row writes the first min(top_count, vocab).
   TokenLogprob* top = nullptr;

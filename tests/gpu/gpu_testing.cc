@@ -66,6 +66,14 @@ size_t CountDifferent(std::span<const float> a, std::span<const float> b) {
   return count;
 }
 
+float Butterfly(std::array<float, 32> lanes) {
+  for (size_t offset = 16; offset > 0; offset /= 2) {
+    const std::array<float, 32> old = lanes;
+    for (size_t lane = 0; lane < 32; ++lane) lanes[lane] = old[lane] + old[lane ^ offset];
+  }
+  return lanes[0];
+}
+
 std::vector<double> ToDouble(std::span<const BFloat16> values) {
   std::vector<double> result;
   result.reserve(values.size());

@@ -2,6 +2,7 @@
 
 // What the GPU tests share. They need a device and fail without one.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -64,6 +65,9 @@ double RelativeError(std::span<const double> got, std::span<const double> refere
 // Number of elements whose bits differ. REQUIRES: equal sizes.
 size_t CountDifferent(std::span<const BFloat16> a, std::span<const BFloat16> b);
 size_t CountDifferent(std::span<const float> a, std::span<const float> b);
+
+// The sum over the lanes of a warp in the order of WarpSum (kernels/cuda/device_math.cuh).
+float Butterfly(std::array<float, 32> lanes);
 
 std::vector<double> ToDouble(std::span<const BFloat16> values);
 

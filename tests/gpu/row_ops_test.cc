@@ -1,5 +1,8 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
-#include <numbers>
+#include <span>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/gpu/gpu_testing.h"
@@ -54,6 +57,60 @@ TEST_F(RowOpsTest, RmsNormMatchesADoubleReferenceAtOddWidths) {
         EXPECT_LT(RelativeError(std::span(got).subspan(from, count), reference), kBound)
             << "width " << width << " row " << row;
       }
+    }
+  }
+}
+
+// The definition in row_ops.h, one operation after the other.
+std::vector<BFloat16> DefinedNorm(std::span<const BFloat16> x, std::span<const BFloat16> weight) {
+  constexpr size_t kThreads = 256;
+  std::array<float, kThreads> threads{};
+  for (size_t i = 0; i < x.size(); ++i) {
+    float& sum = threads[i / 8 % kThreads];
+    sum = std::fma(ToFloat(x[i]), ToFloat(x[i]), sum);
+  }
+  float total = 0.0f;
+  for (size_t first = 0; first < kThreads; first += 32) {
+    std::array<float, 32> lanes{};
+    std::copy_n(threads.begin() + first, lanes.size(), lanes.begin());
+    total = first == 0 ? Butterfly(lanes) : total + Butterfly(lanes);
+  }
+  const float scale = 1.0f / std::sqrt(total / static_cast<float>(x.size()) + kEpsilon);
+  std::vector<BFloat16> out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    out.push_back(ToBFloat16(ToFloat(ToBFloat16(ToFloat(x[i]) * scale)) * ToFloat(weight[i])));
+  }
+  return out;
+}
+
+TEST_F(RowOpsTest, NormsHaveTheBitsOfTheirDefinition) {
+  for (const int32_t width : {1, 8, 577, 2048, 2056, 4096, 4104, 8192, 8200, 16392}) {
+    const int32_t rows = 3;
+    const auto count = static_cast<size_t>(width);
+    const auto weight = RandomRows(22, width);
+    const auto weight_device = Upload(*ops_, weight);
+    const auto residual = RandomRows(20, int64_t{rows} * width, 2.0f);
+    const auto x = RandomRows(21, int64_t{rows} * width, 0.7f);
+    const auto residual_device = Upload(*ops_, residual);
+    const auto x_device = Upload(*ops_, x);
+    const auto out = Poisoned(int64_t{rows} * width);
+    const auto plain = Poisoned(int64_t{rows} * width);
+    ops_->RmsNorm(Rows(x_device), Rows(weight_device), kEpsilon, rows, width, Rows(plain));
+    ops_->AddRmsNorm(Rows(residual_device), Rows(x_device), Rows(weight_device), kEpsilon, rows,
+                     width, Rows(out));
+    const auto got = Result(out);
+    const auto got_plain = Result(plain);
+    std::vector<BFloat16> sums;
+    for (size_t i = 0; i < x.size(); ++i) {
+      sums.push_back(ToBFloat16(ToFloat(residual[i]) + ToFloat(x[i])));
+    }
+    EXPECT_EQ(CountDifferent(Result(residual_device), sums), 0u) << "width " << width;
+    for (size_t row = 0; row < rows; ++row) {
+      const auto part = [&](const std::vector<BFloat16>& all) {
+        return std::span<const BFloat16>(all).subspan(row * count, count);
+      };
+      EXPECT_EQ(CountDifferent(part(got), DefinedNorm(part(sums), weight)), 0u) << width;
+      EXPECT_EQ(CountDifferent(part(got_plain), DefinedNorm(part(x), weight)), 0u) << width;
     }
   }
 }
@@ -217,18 +274,15 @@ void CheckRope(Ops& ops, const RopeCase& test) {
       const size_t from = static_cast<size_t>(row) * static_cast<size_t>(shape.qkv_width()) +
                           static_cast<size_t>(head * shape.head_dim);
       for (int32_t i = 0; i < shape.head_dim; ++i) {
-        const double angle =
-            position * std::pow(10000.0, -2.0 * (i % half) / static_cast<double>(shape.head_dim));
-        const double own = ToFloat(qkv[from + static_cast<size_t>(i)]);
-        const double other = ToFloat(qkv[from + static_cast<size_t>((i + half) % (2 * half))]);
-        const double rotated =
-            own * std::cos(angle) + (i < half ? -other : other) * std::sin(angle);
+        const auto angle = static_cast<size_t>(position * half + i % half);
+        const float own = ToFloat(qkv[from + static_cast<size_t>(i)]);
+        const float other = ToFloat(qkv[from + static_cast<size_t>((i + half) % (2 * half))]);
+        const float turned = other * sin[angle];
+        const float rotated = std::fma(own, cos[angle], i < half ? -turned : turned);
         const BFloat16 value = got[from + static_cast<size_t>(i)];
-        if (head < rotated_heads) {
-          ASSERT_NEAR(ToFloat(value), rotated, 8e-3 * (std::abs(own) + std::abs(other)) + 1e-6);
-        } else {
-          ASSERT_EQ(ToFloat(value), own);
-        }
+        ASSERT_EQ(value.bits,
+                  head < rotated_heads ? ToBFloat16(rotated).bits : ToBFloat16(own).bits)
+            << "position " << position << " head " << head << " element " << i;
         if (head < shape.head_count) continue;
         const int32_t kv_head = head - shape.head_count;  // K heads, then V heads
         const int64_t place =
@@ -248,6 +302,7 @@ TEST_F(RowOpsTest, RopeRotatesStoresAndLeavesTheRestOfTheCacheAlone) {
   CheckRope(*ops_, {{.head_count = 9, .kv_head_count = 3, .head_dim = 64}, 37, 5});
   CheckRope(*ops_, {{.head_count = 32, .kv_head_count = 8, .head_dim = 128}, 3, 1030});
   CheckRope(*ops_, {{.head_count = 3, .kv_head_count = 1, .head_dim = 16}, 1, 0});
+  CheckRope(*ops_, {{.head_count = 4, .kv_head_count = 2, .head_dim = 80}, 33, 2});
 }
 
 TEST_F(RowOpsTest, QkNormNormsEachHeadAndLeavesValuesAlone) {

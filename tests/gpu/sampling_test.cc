@@ -2,43 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/gpu/gpu_testing.h"
+#include "tests/gpu/sampling_testing.h"
 
 namespace selfsame::testing {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-class SamplingTest : public ::testing::Test {
- protected:
-  SamplingTest() : ops_(MakeCudaOps({.schedule = Schedule::kCanonical, .max_logit_rows = 64})) {}
-
-  std::vector<SampledToken> Sample(const std::vector<float>& logits, int32_t vocab,
-                                   const std::vector<SampleRow>& params) {
-    const auto device = Upload(*ops_, logits);
-    std::vector<SampledToken> out(params.size());
-    ops_->Sample(static_cast<const float*>(device->data()), vocab, params, out);
-    return out;
-  }
-  SampledToken SampleOne(const std::vector<float>& logits, const SampleRow& params) {
-    return Sample(logits, static_cast<int32_t>(logits.size()), {params}).front();
-  }
-
-  std::unique_ptr<Ops> ops_;
-};
-
-std::vector<float> RandomLogits(uint64_t seed, int64_t count, float scale) {
-  std::vector<float> logits;
-  for (int64_t i = 0; i < count; ++i) {
-    logits.push_back(PseudoNormal(seed, static_cast<uint64_t>(i)) * scale);
-  }
-  return logits;
-}
 
 double ReferenceLogprob(std::span<const float> logits, int32_t token) {
   const double max = *std::max_element(logits.begin(), logits.end());
@@ -64,11 +35,10 @@ TEST_F(SamplingTest, ZerosOfEitherSignAreEqual) {
 }
 
 TEST_F(SamplingTest, RowsWithoutFiniteLogitsGiveTokenZero) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const SampledToken sampled = SampleOne({nan, -kInfinity, nan}, {.temperature = 1.0f});
+  const SampledToken sampled = SampleOne({kNan, -kInfinity, kNan}, {.temperature = 1.0f});
   EXPECT_EQ(sampled.token_id, 0);
   EXPECT_EQ(sampled.logprob, -kInfinity);
-  EXPECT_EQ(SampleOne({nan, 3.0f, kInfinity, kInfinity}, {}).token_id, 2);
+  EXPECT_EQ(SampleOne({kNan, 3.0f, kInfinity, kInfinity}, {}).token_id, 2);
 }
 
 TEST_F(SamplingTest, TopKOfOneIsGreedyWithTiesToTheLowestId) {
@@ -133,22 +103,6 @@ TEST_F(SamplingTest, AgreesWithTheCpuBackend) {
     }
   }
   EXPECT_EQ(compared, 4 * 48);
-}
-
-std::vector<LogitEdit> RandomEdits(uint64_t seed, int32_t vocab, int32_t count) {
-  std::map<int32_t, LogitEdit> edits;
-  for (int32_t i = 0; i < count; ++i) {
-    const auto index = static_cast<uint64_t>(4 * i);
-    const auto place = std::abs(PseudoNormal(seed, index)) * static_cast<float>(vocab) / 3.0f;
-    const int32_t id = static_cast<int32_t>(place) % vocab;
-    edits[id] = {.token_id = id,
-                 .bias = i % 9 == 0 ? -kInfinity : PseudoNormal(seed, index + 1) * 3.0f,
-                 .repetition = 1.0f + std::abs(PseudoNormal(seed, index + 2)),
-                 .penalty = PseudoNormal(seed, index + 3)};
-  }
-  std::vector<LogitEdit> list;
-  for (const auto& [id, edit] : edits) list.push_back(edit);
-  return list;
 }
 
 TEST_F(SamplingTest, EditsAndMinPAgreeWithTheCpuBackendAndLeaveTheLogits) {
