@@ -9,7 +9,7 @@ constexpr int kMergeWarps = 4;
 // One warp: one row and head; lane l has dimensions l * head_dim / 32 and on.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
-    MergeKernel(const __grid_constant__ AttentionArgs args) {
+    MergeKernel(const __grid_constant__ AttentionArgs args, float scale) {
   constexpr int kLaneDims = kHeadDim / kWarpSize;
   const AttentionMerge merge = args.merges[blockIdx.x];
   const int32_t head = static_cast<int32_t>(blockIdx.y) * kMergeWarps +
@@ -23,16 +23,17 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
     const int64_t place =
         int64_t{merge.partial_row + split * merge.stride} * args.shape.head_count + head;
     const float* values = args.partial_output + place * kHeadDim + dim;
-    const MergeWeights weights =
-        MergeSplit(args.partial_state[2 * place], args.partial_state[2 * place + 1], max, sum);
+    const MergeWeights weights = MergeSplit(scale, args.partial_state[2 * place],
+                                            args.partial_state[2 * place + 1], max, sum);
 #pragma unroll
     for (int i = 0; i < kLaneDims; ++i) output[i] = MergeOutput(values[i], output[i], weights);
   }
   BFloat16* out = args.out + (int64_t{merge.row} * args.shape.head_count + head) * kHeadDim + dim;
+  const float inverse = InverseSum(sum);
 #pragma unroll
   for (int i = 0; i < kLaneDims; i += 2) {
     *reinterpret_cast<uint32_t*>(out + i) =
-        NarrowPair(Normalise(output[i], sum), Normalise(output[i + 1], sum));
+        NarrowPair(Normalise(output[i], inverse), Normalise(output[i + 1], inverse));
   }
 }
 
@@ -68,7 +69,7 @@ cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
   if (args.merge_count > 0) {
     const dim3 grid(args.merge_count, (args.shape.head_count + kMergeWarps - 1) / kMergeWarps);
     const auto kernel = args.shape.head_dim == 64 ? MergeKernel<64> : MergeKernel<128>;
-    kernel<<<grid, kMergeWarps * kWarpSize, 0, stream>>>(args);
+    kernel<<<grid, kMergeWarps * kWarpSize, 0, stream>>>(args, AttentionScale(args.shape.head_dim));
   }
   return cudaGetLastError();
 }

@@ -3,19 +3,20 @@
 // Causal attention over the paged cache on tensor cores.
 //
 // For a query row at position p and one of its heads, over keys j = 0 .. p:
-//   s_j = (q · k_j) * (log2(e) / sqrt(head_dim)), bf16 products, float accumulation by
-//         m16n8k16 steps over d in increasing order
+//   s_j = q · k_j, bf16 products, float accumulation by tensor-core steps of 16 over d in
+//   increasing
+//         order
 // Keys are cut at absolute multiples of `split_keys` (512 under the canonical schedule) into splits
 // and of 64 into tiles. A split starts fresh (max -inf, sum and output 0) and scans its tiles in
 // order:
-//   new_max = max(max, max_j s_j);  alpha = 2^(max - new_max);  p_j = 2^(s_j - new_max)
-//   sum    = fma(sum, alpha, sum_j p_j)    16 partial sums: warp j / 16 of the tile, and of its
-//   keys
-//                                          those with j mod 8 in {0,1}, {2,3}, {4,5} or {6,7}
-//   output = output * alpha + sum_j bf16(p_j) v_j         m16n8k16 steps over j in increasing order
-// At the end of a split the sums are added: of four lanes by a butterfly, then of the four warps in
-// order. Splits are merged in increasing order by one function, whether one thread block scanned
-// them or several did, and out = bf16(output / sum).
+//   new_max = max(max, max_j s_j);  alpha = 2^(max * scale - new_max * scale), each product rounded
+//   p_j     = 2^fma(s_j, scale, -(new_max * scale)), scale = log2(e) / sqrt(head_dim)
+//   sum     = fma(sum, alpha, sum_j p_j)   16 partial sums: quarter j / 16 of the tile, and of its
+//                                          keys those with j mod 8 in {0,1}, {2,3}, {4,5} or {6,7}
+//   output  = output * alpha + sum_j bf16(p_j) v_j        steps of 16 over j in increasing order
+// At the end of a split the sums are added: of four lanes by a butterfly, then of the four quarters
+// in order. Splits are merged in increasing order by one function, whether one thread block scanned
+// them or several did, and out = bf16(output * (1 / sum)).
 //
 // Keys past a row's position get p_j = 0; a tile, or a split, without keys for a row leaves its
 // state as it was, to the bit. So a row's bits do not depend on the rows beside it, on its place

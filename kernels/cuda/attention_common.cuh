@@ -29,19 +29,30 @@ struct Tile {
 template <int kHeadDim>
 using KeyTile = Tile<kAttentionTileKeys, kHeadDim>;
 
-// What to subtract from scores: the maximum, or 0 where no key has been seen.
-__device__ inline float Reference(float max) { return max == NegativeInfinity() ? 0.0f : max; }
+// What is subtracted from scaled scores: the scaled maximum, or 0 where no key has been seen.
+__device__ inline float Reference(float max, float scale) {
+  return max == NegativeInfinity() ? 0.0f : max * scale;
+}
+// 2^(score * scale - reference).
+__device__ inline float Probability(float score, float scale, float reference) {
+  return Exp2(__fmaf_rn(score, scale, -reference));
+}
+// What sums and outputs under an old maximum are multiplied by: exactly 1 where it is the new one.
+__device__ inline float Rescale(float old_max, float scale, float reference) {
+  return Exp2(old_max * scale - reference);
+}
 
 // Adds a split's max and sum to those of the splits before; the weights say how outputs combine.
 struct MergeWeights {
   float before;
   float now;
 };
-__device__ inline MergeWeights MergeSplit(float split_max, float split_sum, float& max,
+__device__ inline MergeWeights MergeSplit(float scale, float split_max, float split_sum, float& max,
                                           float& sum) {
   const float new_max = fmaxf(max, split_max);
-  const float reference = Reference(new_max);
-  const MergeWeights weights = {Exp2(max - reference), Exp2(split_max - reference)};
+  const float reference = Reference(new_max, scale);
+  const MergeWeights weights = {Rescale(max, scale, reference),
+                                Rescale(split_max, scale, reference)};
   sum = __fmaf_rn(split_sum, weights.now, sum * weights.before);
   max = new_max;
   return weights;
@@ -49,8 +60,10 @@ __device__ inline MergeWeights MergeSplit(float split_max, float split_sum, floa
 __device__ inline float MergeOutput(float split_output, float output, MergeWeights weights) {
   return __fmaf_rn(split_output, weights.now, output * weights.before);
 }
+// What outputs are multiplied by in the end.
+__device__ inline float InverseSum(float sum) { return __frcp_rn(sum); }
 // Adding 0 makes -0 into 0: which of the two a sum of zeros gives may depend on masked keys.
-__device__ inline float Normalise(float output, float sum) { return __fdiv_rn(output, sum) + 0.0f; }
+__device__ inline float Normalise(float output, float inverse) { return output * inverse + 0.0f; }
 
 // What the threads of a block know of their item.
 struct AttentionBlock {
@@ -71,12 +84,29 @@ struct AttentionBlock {
   }
 };
 
+constexpr int kTilePages = kAttentionTileKeys / kKvBlockTokens;
+
+// The blocks of the cache that hold the tile from `first_key` on; 0 for those past the item's end.
+struct TilePages {
+  int32_t blocks[kTilePages];
+
+  __device__ void Load(const AttentionArgs& args, const AttentionBlock& block, int32_t first_key) {
+    const int32_t* table = args.block_tables + block.item.block_table + first_key / kKvBlockTokens;
+#pragma unroll
+    for (int page = 0; page < kTilePages; ++page) {
+      const bool is_present = first_key + page * kKvBlockTokens < block.item.end_key;
+      blocks[page] = is_present ? table[page] : 0;
+    }
+  }
+};
+
 // Starts copying a tile's keys and values, at positions [first_key, first_key + 64) below the
 // item's end; zeros stand for the rest. By kAttentionThreads threads, of which the caller is
 // number `thread`. KvTile::Offset(row, column) moves by 8 kPitch where row grows by 8.
 template <int kHeadDim, typename KvTile>
 __device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock& block, int thread,
-                                int32_t first_key, KvTile& keys, KvTile& values) {
+                                int32_t first_key, const TilePages& pages, KvTile& keys,
+                                KvTile& values) {
   constexpr int kChunks = kHeadDim / kVectorElements;
   constexpr int kStepRows = kAttentionThreads / kChunks;
   constexpr int kHeadSize = kKvBlockTokens * kHeadDim;
@@ -86,13 +116,11 @@ __device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock&
   const int64_t kind_size = int64_t{kHeadSize} * args.shape.kv_head_count;
   const BFloat16* thread_kv =
       args.kv + static_cast<int>(blockIdx.y) * kHeadSize + row * kHeadDim + dim;
-  const int32_t* table = args.block_tables + block.item.block_table + first_key / kKvBlockTokens;
   const int32_t present = block.item.end_key - first_key;  // keys of the tile that there are
   const int place = KvTile::Offset(row, dim);
 #pragma unroll
-  for (int page = 0; page < kAttentionTileKeys / kKvBlockTokens; ++page) {
-    const bool has_page = page * kKvBlockTokens < present;
-    const BFloat16* source = thread_kv + (has_page ? table[page] : 0) * 2 * kind_size;
+  for (int page = 0; page < kTilePages; ++page) {
+    const BFloat16* source = thread_kv + pages.blocks[page] * 2 * kind_size;
 #pragma unroll
     for (int step = 0; step < kKvBlockTokens / kStepRows; ++step) {
       const int key = page * kKvBlockTokens + step * kStepRows;
@@ -152,10 +180,11 @@ __device__ inline void StoreQuery(const AttentionArgs& args, const AttentionBloc
     BFloat16* out =
         args.out + (int64_t{block.item.first_row + row} * args.shape.head_count + head) * kHeadDim +
         column;
+    const float inverse = InverseSum(sum);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      *reinterpret_cast<uint32_t*>(out + t * kMmaColumns) =
-          NarrowPair(Normalise(tiles[t][2 * half], sum), Normalise(tiles[t][2 * half + 1], sum));
+      *reinterpret_cast<uint32_t*>(out + t * kMmaColumns) = NarrowPair(
+          Normalise(tiles[t][2 * half], inverse), Normalise(tiles[t][2 * half + 1], inverse));
     }
     return;
   }

@@ -68,7 +68,10 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
   const AttentionBlock block(args, first_item);
   const int thread = static_cast<int>(threadIdx.x);
   if (block.item.row_count == 0) return;
-  LoadTile<kHeadDim>(args, block, thread, block.item.first_key, shared.keys[0], shared.values[0]);
+  TilePages pages;
+  pages.Load(args, block, block.item.first_key);
+  LoadTile<kHeadDim>(args, block, thread, block.item.first_key, pages, shared.keys[0],
+                     shared.values[0]);
   CommitCopies();
   const int32_t first_query = block.warp * kMmaRows;
   const bool has_queries = first_query < block.query_count();
@@ -85,7 +88,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
     __syncthreads();
     const int32_t next = key + kAttentionTileKeys;
     if (next < block.item.end_key) {
-      LoadTile<kHeadDim>(args, block, thread, next, shared.keys[stage ^ 1],
+      pages.Load(args, block, next);
+      LoadTile<kHeadDim>(args, block, thread, next, pages, shared.keys[stage ^ 1],
                          shared.values[stage ^ 1]);
       CommitCopies();
     }
@@ -94,11 +98,13 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
       Score(queries, block, shared.keys[stage], scores);
       if (next > block.item.first_position + 1)
         MaskRows(key + block.lane % 4 * 2, positions, scores);
-      RowSoftmax(scale, scores, split);
+      float alpha[2];
+      RowSoftmax(scale, scores, split, alpha);
+      ScaleOutput(alpha, split);
       AddValues(scores, block, shared.values[stage], split);
       if (kIsWhole && (next % args.split_keys == 0 || next >= block.item.end_key)) {
         FinishRows(split);
-        merged.Add(split);
+        merged.Add(scale, split);
         split.Reset();
       }
     }

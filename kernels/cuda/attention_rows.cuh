@@ -52,26 +52,25 @@ __device__ inline void MaskRows(int32_t first_key, const int32_t (&positions)[2]
   }
 }
 
-// Turns scores into probabilities and brings max, sums and output up to the new maximum.
+// Turns scores into probabilities and brings max and sums up to the new maximum; `alpha` is what
+// the output must be multiplied by.
 template <int kHeadDim>
-__device__ void RowSoftmax(float scale, RowScores& scores, RowState<kHeadDim>& state) {
+__device__ void RowSoftmax(float scale, RowScores& scores, RowState<kHeadDim>& state,
+                           float (&alpha)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float new_max = NegativeInfinity();
+    float new_max = state.max[half];
+    // Pairs first, so that few steps wait for each other; a maximum has no rounding.
 #pragma unroll
-    for (int t = 0; t < kKeyTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = scores[t][2 * half + i];
-        score = score * scale;
-        new_max = fmaxf(new_max, score);
-      }
+    for (int t = 0; t < kKeyTiles; t += 2) {
+      const float left = fmaxf(scores[t][2 * half], scores[t][2 * half + 1]);
+      const float right = fmaxf(scores[t + 1][2 * half], scores[t + 1][2 * half + 1]);
+      new_max = fmaxf(new_max, fmaxf(left, right));
     }
     new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 1));
     new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 2));
-    new_max = fmaxf(state.max[half], new_max);
-    const float reference = Reference(new_max);
-    const float alpha = Exp2(state.max[half] - reference);
+    const float reference = Reference(new_max, scale);
+    alpha[half] = Rescale(state.max[half], scale, reference);
     state.max[half] = new_max;
 #pragma unroll
     for (int part = 0; part < kAttentionWarps; ++part) {
@@ -81,16 +80,23 @@ __device__ void RowSoftmax(float scale, RowScores& scores, RowState<kHeadDim>& s
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& score = scores[t][2 * half + i];
-          score = Exp2(score - reference);
+          score = Probability(score, scale, reference);
           sum = sum + score;
         }
       }
-      state.sum[half][part] = __fmaf_rn(state.sum[half][part], alpha, sum);
+      state.sum[half][part] = __fmaf_rn(state.sum[half][part], alpha[half], sum);
     }
+  }
+}
+
+template <int kHeadDim>
+__device__ void ScaleOutput(const float (&alpha)[2], RowState<kHeadDim>& state) {
 #pragma unroll
-    for (auto& tile : state.output) {
-      tile[2 * half] = tile[2 * half] * alpha;
-      tile[2 * half + 1] = tile[2 * half + 1] * alpha;
+  for (auto& tile : state.output) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      tile[2 * half] = tile[2 * half] * alpha[half];
+      tile[2 * half + 1] = tile[2 * half + 1] * alpha[half];
     }
   }
 }
@@ -117,11 +123,11 @@ struct MergedRows {
   float sum[2] = {};
   float output[RowState<kHeadDim>::kOutputTiles][4] = {};
 
-  __device__ void Add(const RowState<kHeadDim>& split) {
+  __device__ void Add(float scale, const RowState<kHeadDim>& split) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const MergeWeights weights =
-          MergeSplit(split.max[half], split.sum[half][0], max[half], sum[half]);
+          MergeSplit(scale, split.max[half], split.sum[half][0], max[half], sum[half]);
 #pragma unroll
       for (int t = 0; t < RowState<kHeadDim>::kOutputTiles; ++t) {
 #pragma unroll

@@ -59,11 +59,11 @@ __device__ void Score(const Queries<kHeadDim>& queries, const AttentionBlock& bl
   }
 }
 
-// Scales and masks scores, and leaves the maximum over the warp's keys in shared memory.
-// `first_key` is the thread's first.
+// Masks scores, and leaves the maximum over the warp's keys in shared memory. `first_key` is the
+// thread's first.
 template <int kHeadDim>
-__device__ void ScaleAndMax(float scale, int32_t first_key, const int32_t (&positions)[2],
-                            const AttentionBlock& block, Scores& scores, Shared<kHeadDim>& shared) {
+__device__ void MaskAndMax(int32_t first_key, const int32_t (&positions)[2],
+                           const AttentionBlock& block, Scores& scores, Shared<kHeadDim>& shared) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float max = NegativeInfinity();
@@ -73,7 +73,7 @@ __device__ void ScaleAndMax(float scale, int32_t first_key, const int32_t (&posi
       for (int i = 0; i < 2; ++i) {
         float& score = scores[t][2 * half + i];
         const bool is_visible = first_key + t * kMmaColumns + i <= positions[half];
-        score = is_visible ? score * scale : NegativeInfinity();
+        score = is_visible ? score : NegativeInfinity();
         max = fmaxf(max, score);
       }
     }
@@ -86,8 +86,8 @@ __device__ void ScaleAndMax(float scale, int32_t first_key, const int32_t (&posi
 // Turns scores into probabilities, in shared memory, and brings max, sum and output up to the new
 // maximum.
 template <int kHeadDim>
-__device__ void Softmax(const AttentionBlock& block, const Scores& scores, Shared<kHeadDim>& shared,
-                        State<kHeadDim>& state) {
+__device__ void Softmax(float scale, const AttentionBlock& block, const Scores& scores,
+                        Shared<kHeadDim>& shared, State<kHeadDim>& state) {
   constexpr int kPitch = decltype(shared.probabilities)::kPitch;
   const int column = block.warp * kSumKeys + block.lane % 4 * 2;
 #pragma unroll
@@ -98,13 +98,13 @@ __device__ void Softmax(const AttentionBlock& block, const Scores& scores, Share
     for (int warp = 0; warp < kAttentionWarps; ++warp) {
       new_max = fmaxf(new_max, shared.max[warp][row]);
     }
-    const float reference = Reference(new_max);
-    const float alpha = Exp2(state.max[half] - reference);
+    const float reference = Reference(new_max, scale);
+    const float alpha = Rescale(state.max[half], scale, reference);
     float sum = 0.0f;
 #pragma unroll
     for (int t = 0; t < kScoreTiles; ++t) {
-      const float left = Exp2(scores[t][2 * half] - reference);
-      const float right = Exp2(scores[t][2 * half + 1] - reference);
+      const float left = Probability(scores[t][2 * half], scale, reference);
+      const float right = Probability(scores[t][2 * half + 1], scale, reference);
       sum = sum + left;
       sum = sum + right;
       *reinterpret_cast<uint32_t*>(shared.probabilities.data + row * kPitch + column +
@@ -169,11 +169,11 @@ __device__ void FinishSplit(const AttentionBlock& block, Shared<kHeadDim>& share
 }
 
 template <int kHeadDim>
-__device__ void MergeState(const State<kHeadDim>& split, State<kHeadDim>& merged) {
+__device__ void MergeState(float scale, const State<kHeadDim>& split, State<kHeadDim>& merged) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const MergeWeights weights =
-        MergeSplit(split.max[half], split.sum[half], merged.max[half], merged.sum[half]);
+        MergeSplit(scale, split.max[half], split.sum[half], merged.max[half], merged.sum[half]);
 #pragma unroll
     for (int t = 0; t < State<kHeadDim>::kOutputTiles; ++t) {
 #pragma unroll
@@ -207,8 +207,12 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
   const int thread = static_cast<int>(threadIdx.x);
   if (block.item.first_position < 0) return ZeroRows<kHeadDim>(args, block);
 
-  LoadTile<kHeadDim>(args, block, thread, block.item.first_key, shared.keys[0], shared.values[0]);
+  TilePages pages;
+  pages.Load(args, block, block.item.first_key);
+  LoadTile<kHeadDim>(args, block, thread, block.item.first_key, pages, shared.keys[0],
+                     shared.values[0]);
   CommitCopies();
+  pages.Load(args, block, block.item.first_key + kAttentionTileKeys);
   const int32_t positions[2] = {block.item.first_position + block.lane / 4 / block.group,
                                 block.item.first_position + (block.lane / 4 + 8) / block.group};
   const Queries<kHeadDim> queries(args, block, 0);
@@ -222,21 +226,21 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
     __syncthreads();
     const int32_t next = key + kAttentionTileKeys;
     if (next < block.item.end_key) {
-      LoadTile<kHeadDim>(args, block, thread, next, shared.keys[stage ^ 1],
+      LoadTile<kHeadDim>(args, block, thread, next, pages, shared.keys[stage ^ 1],
                          shared.values[stage ^ 1]);
       CommitCopies();
+      pages.Load(args, block, next + kAttentionTileKeys);
     }
     Scores scores;
     Score(queries, block, shared.keys[stage], scores);
-    ScaleAndMax(scale, key + block.warp * kSumKeys + block.lane % 4 * 2, positions, block, scores,
-                shared);
+    MaskAndMax(key + block.warp * kSumKeys + block.lane % 4 * 2, positions, block, scores, shared);
     __syncthreads();
-    Softmax(block, scores, shared, split);
+    Softmax(scale, block, scores, shared, split);
     __syncthreads();
     AddValues(block, shared.values[stage], shared, split);
     if (kIsWhole && (next % args.split_keys == 0 || next >= block.item.end_key)) {
       FinishSplit(block, shared, split);
-      MergeState(split, merged);
+      MergeState(scale, split, merged);
       split.Reset();
     }
     stage ^= 1;

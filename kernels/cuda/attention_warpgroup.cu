@@ -1,6 +1,7 @@
-// Attention of many queries on compute capability 9.0: a warpgroup multiplies 64 queries at a time,
-// two of them share the keys and values that a third loads for them, and meanwhile one computes its
-// softmax the other multiplies. The same steps in the same order as attention_large.cu.
+// Attention of many queries on compute capability 9.0: a warpgroup multiplies 64 queries at a time;
+// two of them share the keys and values that a third loads for them. The products of a tile's
+// probabilities and values, and of the next tile's queries and keys, run while the softmax is
+// computed. The same steps in the same order as attention_large.cu.
 
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/warpgroup.cuh"
@@ -35,12 +36,9 @@ struct Shared {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kWarps = kWarpgroupThreads / kWarpSize;  // of a warpgroup
-// Tiles on their way into shared memory while the loading group waits for one.
-constexpr int kLoadsInFlight = 2;
-static_assert(kLoadsInFlight < kStages - 1);
 // Of a thread; the kernel starts with 168 for each.
-constexpr int kLoadingRegisters = 40;
-constexpr int kComputingRegisters = 232;
+constexpr int kLoadingRegisters = 56;
+constexpr int kComputingRegisters = 224;
 
 // Where a tile goes, and how often its stage has been used before.
 struct Place {
@@ -51,7 +49,7 @@ __device__ Place PlaceOf(int tile) {
   return {tile % kStages, static_cast<uint32_t>(tile / kStages) & 1u};
 }
 
-// One arrival for each warp.
+// One arrival for the warp.
 __device__ void ArriveWarp(SharedBarrier& barrier, int lane) {
   __syncwarp();
   if (lane == 0) barrier.Arrive();
@@ -60,22 +58,25 @@ __device__ void ArriveWarp(SharedBarrier& barrier, int lane) {
 template <int kHeadDim>
 __device__ void LoadTiles(const AttentionArgs& args, const AttentionBlock& block, int thread,
                           int tile_count, Shared<kHeadDim>& shared) {
-  const auto publish = [&](int tile) {
-    PublishToProducts();
-    ArriveWarp(shared.is_full[PlaceOf(tile).stage], block.lane);
-  };
+  TilePages pages;
+  pages.Load(args, block, block.item.first_key);
   for (int tile = 0; tile < tile_count; ++tile) {
     const Place place = PlaceOf(tile);
+    const int32_t key = block.item.first_key + tile * kAttentionTileKeys;
     if (tile >= kStages) shared.is_empty[place.stage].Wait(place.parity ^ 1u);
-    LoadTile<kHeadDim>(args, block, thread, block.item.first_key + tile * kAttentionTileKeys,
-                       shared.keys[place.stage], shared.values[place.stage]);
-    CommitCopies();
-    if (tile < kLoadsInFlight) continue;
-    WaitForCopies<kLoadsInFlight>();
-    publish(tile - kLoadsInFlight);
+    LoadTile<kHeadDim>(args, block, thread, key, pages, shared.keys[place.stage],
+                       shared.values[place.stage]);
+    shared.is_full[place.stage].ArriveAfterCopies();
+    pages.Load(args, block, key + kAttentionTileKeys);
   }
+  CommitCopies();
   WaitForCopies<0>();
-  for (int tile = max(0, tile_count - kLoadsInFlight); tile < tile_count; ++tile) publish(tile);
+}
+
+// Waits for a tile.
+__device__ void WaitForTile(const SharedBarrier& is_full, uint32_t parity) {
+  is_full.Wait(parity);
+  OrderBeforeProducts();
 }
 
 // Copies a warpgroup's queries; zeros stand for those past the item's end.
@@ -92,10 +93,10 @@ __device__ void LoadQueries(const AttentionArgs& args, const AttentionBlock& blo
         query == nullptr ? make_uint4(0, 0, 0, 0) : *reinterpret_cast<const uint4*>(query + dim);
     *reinterpret_cast<uint4*>(tile.data + tile.Offset(row, dim)) = words;
   }
-  PublishToProducts();
+  OrderBeforeProducts();
 }
 
-// scores = q · keysᵀ, unscaled.
+// Enqueues scores = q · keysᵀ.
 template <int kHeadDim>
 __device__ void Score(uint64_t queries, const KvTile<kHeadDim>& keys, RowScores& scores) {
   constexpr uint32_t kStepBytes = kMmaDepth * sizeof(BFloat16);
@@ -104,7 +105,6 @@ __device__ void Score(uint64_t queries, const KvTile<kHeadDim>& keys, RowScores&
       SwizzledTile<kWarpgroupRows, kHeadDim>::kColumnSize * sizeof(BFloat16);
   constexpr uint32_t kKeyColumn = KvTile<kHeadDim>::kColumnSize * sizeof(BFloat16);
   const uint64_t key_operand = DescribeOperand(keys.data);
-  BeginProducts();
 #pragma unroll
   for (int step = 0; step < kHeadDim / kMmaDepth; ++step) {
     const uint32_t within = step % kColumnSteps * kStepBytes;
@@ -112,77 +112,164 @@ __device__ void Score(uint64_t queries, const KvTile<kHeadDim>& keys, RowScores&
     MultiplyShared(Advance(queries, column * kQueryColumn + within),
                    Advance(key_operand, column * kKeyColumn + within), step == 0, scores);
   }
-  FinishProducts(scores);
+  CommitProducts();
 }
 
-// output += bf16(probabilities) · values.
-template <int kHeadDim>
-__device__ void AddValues(const RowScores& probabilities, const KvTile<kHeadDim>& values,
-                          RowState<kHeadDim>& state) {
-  constexpr int kSteps = kAttentionTileKeys / kMmaDepth;
-  constexpr uint32_t kStepBytes = kMmaDepth * KvTile<kHeadDim>::kPitch * sizeof(BFloat16);
-  uint32_t p[kSteps][4];
+// Probabilities as the left operand of their product with the values.
+struct Probabilities {
+  static constexpr int kSteps = kAttentionTileKeys / kMmaDepth;
+  uint32_t fragments[kSteps][4];
+
+  __device__ void Pack(const RowScores& scores) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const auto& left = probabilities[2 * step];
-    const auto& right = probabilities[2 * step + 1];
-    p[step][0] = NarrowPair(left[0], left[1]);
-    p[step][1] = NarrowPair(left[2], left[3]);
-    p[step][2] = NarrowPair(right[0], right[1]);
-    p[step][3] = NarrowPair(right[2], right[3]);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto& left = scores[2 * step];
+      const auto& right = scores[2 * step + 1];
+      fragments[step][0] = NarrowPair(left[0], left[1]);
+      fragments[step][1] = NarrowPair(left[2], left[3]);
+      fragments[step][2] = NarrowPair(right[0], right[1]);
+      fragments[step][3] = NarrowPair(right[2], right[3]);
+    }
   }
+};
+
+// Enqueues output += probabilities · values.
+template <int kHeadDim>
+__device__ void AddValues(const Probabilities& probabilities, const KvTile<kHeadDim>& values,
+                          RowState<kHeadDim>& state) {
+  constexpr uint32_t kStepBytes = kMmaDepth * KvTile<kHeadDim>::kPitch * sizeof(BFloat16);
   const uint64_t operand =
       DescribeOperand(values.data, KvTile<kHeadDim>::kColumnSize * sizeof(BFloat16));
-  BeginProducts();
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    MultiplyRegisters(p[step], Advance(operand, step * kStepBytes), state.output);
+  for (int step = 0; step < Probabilities::kSteps; ++step) {
+    MultiplyRegisters(probabilities.fragments[step], Advance(operand, step * kStepBytes),
+                      state.output);
   }
-  FinishProducts(state.output);
+  CommitProducts();
 }
+
+// A computing warpgroup's view of its item.
+template <int kHeadDim>
+struct Scan {
+  Shared<kHeadDim>& shared;
+  uint64_t queries;  // operand
+  float scale;
+  int lane;
+  int32_t first_key;      // of the item
+  int32_t query[2];       // of the thread
+  int32_t positions[2];   // of the thread's queries
+  int32_t visible_tiles;  // the first tiles of the item, of which every query sees all keys
+
+  __device__ Scan(const AttentionBlock& block, int thread, int first_query, float score_scale,
+                  const SwizzledTile<kWarpgroupRows, kHeadDim>& tile, Shared<kHeadDim>& memory)
+      : shared(memory),
+        queries(DescribeOperand(tile.data)),
+        scale(score_scale),
+        lane(block.lane),
+        first_key(block.item.first_key) {
+    const int row = thread / kWarpSize * kMmaRows + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      query[half] = first_query + row + 8 * half;
+      positions[half] = block.item.first_position + query[half] / block.group;
+    }
+    const int32_t lowest = block.item.first_position + first_query / block.group;
+    visible_tiles = (lowest + 1 - first_key) / kAttentionTileKeys;
+  }
+
+  __device__ void Mask(int tile, RowScores& scores) const {
+    MaskRows(first_key + tile * kAttentionTileKeys + lane % 4 * 2, positions, scores);
+  }
+
+  // Scores `tile`, and meanwhile adds the values of the tile before, whose probabilities come in
+  // `scores`; those products are still under way at the end. Nothing branches in between, so that
+  // they stay so.
+  template <bool kIsMasked>
+  __device__ void Step(int tile, RowScores& scores, float (&alpha)[2],
+                       RowState<kHeadDim>& split) const {
+    Probabilities probabilities;
+    probabilities.Pack(scores);
+    BeginProducts();
+    Score<kHeadDim>(queries, shared.keys[PlaceOf(tile).stage], scores);
+    AddValues<kHeadDim>(probabilities, shared.values[PlaceOf(tile - 1).stage], split);
+    WaitForProducts<1>(scores);
+    if constexpr (kIsMasked) Mask(tile, scores);
+    RowSoftmax(scale, scores, split, alpha);
+  }
+
+  // The products with the values of `tile` are done: its stage is free.
+  __device__ void Settle(int tile, RowState<kHeadDim>& split) const {
+    WaitForProducts<0>(split.output);
+    ArriveWarp(shared.is_empty[PlaceOf(tile).stage], lane);
+  }
+
+  __device__ void WaitFor(int tile) const {
+    const Place place = PlaceOf(tile);
+    WaitForTile(shared.is_full[place.stage], place.parity);
+  }
+
+  // Scans the tiles of one split.
+  __device__ void Split(int first_tile, int end_tile, RowState<kHeadDim>& split) const {
+    RowScores scores;
+    float alpha[2];
+    WaitFor(first_tile);
+    BeginProducts();
+    Score<kHeadDim>(queries, shared.keys[PlaceOf(first_tile).stage], scores);
+    WaitForProducts<0>(scores);
+    if (first_tile >= visible_tiles) Mask(first_tile, scores);
+    split.Reset();
+    RowSoftmax(scale, scores, split, alpha);
+    for (int tile = first_tile + 1; tile < end_tile; ++tile) {
+      WaitFor(tile);
+      if (tile > first_tile + 1) {
+        Settle(tile - 2, split);
+        ScaleOutput(alpha, split);
+      }
+      if (tile < visible_tiles) {
+        Step<false>(tile, scores, alpha, split);
+      } else {
+        Step<true>(tile, scores, alpha, split);
+      }
+    }
+    if (end_tile > first_tile + 1) {
+      Settle(end_tile - 2, split);
+      ScaleOutput(alpha, split);
+    }
+    Probabilities probabilities;
+    probabilities.Pack(scores);
+    BeginProducts();
+    AddValues<kHeadDim>(probabilities, shared.values[PlaceOf(end_tile - 1).stage], split);
+    Settle(end_tile - 1, split);
+    FinishRows(split);
+  }
+};
 
 template <int kHeadDim, bool kIsWhole>
 __device__ void Attend(const AttentionArgs& args, const AttentionBlock& block, int thread,
                        int first_query, int tile_count, float scale,
-                       SwizzledTile<kWarpgroupRows, kHeadDim>& query_tile,
-                       Shared<kHeadDim>& shared) {
-  LoadQueries<kHeadDim>(args, block, thread, first_query, query_tile);
+                       SwizzledTile<kWarpgroupRows, kHeadDim>& queries, Shared<kHeadDim>& shared) {
+  LoadQueries<kHeadDim>(args, block, thread, first_query, queries);
   SyncWarpgroup(1 + first_query / kWarpgroupRows);
-  const uint64_t queries = DescribeOperand(query_tile.data);
-  const int row = thread / kWarpSize * kMmaRows + block.lane / 4;
-  const int32_t query[2] = {first_query + row, first_query + row + 8};
-  const int32_t positions[2] = {block.item.first_position + query[0] / block.group,
-                                block.item.first_position + query[1] / block.group};
-  const int32_t lowest_position = block.item.first_position + first_query / block.group;
+  const Scan<kHeadDim> scan(block, thread, first_query, scale, queries, shared);
   RowState<kHeadDim> split;
-  MergedRows<kHeadDim> merged;
-  split.Reset();
-  for (int tile = 0; tile < tile_count; ++tile) {
-    const Place place = PlaceOf(tile);
-    const int32_t key = block.item.first_key + tile * kAttentionTileKeys;
-    const int32_t next = key + kAttentionTileKeys;
-    shared.is_full[place.stage].Wait(place.parity);
-    RowScores scores;
-    Score<kHeadDim>(queries, shared.keys[place.stage], scores);
-    if (next > lowest_position + 1) MaskRows(key + block.lane % 4 * 2, positions, scores);
-    RowSoftmax(scale, scores, split);
-    AddValues<kHeadDim>(scores, shared.values[place.stage], split);
-    ArriveWarp(shared.is_empty[place.stage], block.lane);
-    if (kIsWhole && (next % args.split_keys == 0 || tile + 1 == tile_count)) {
-      FinishRows(split);
-      merged.Add(split);
-      split.Reset();
+  if constexpr (kIsWhole) {
+    const int split_tiles = args.split_keys / kAttentionTileKeys;
+    MergedRows<kHeadDim> merged;
+    for (int tile = 0; tile < tile_count; tile += split_tiles) {
+      scan.Split(tile, min(tile + split_tiles, tile_count), split);
+      merged.Add(scale, split);
     }
-  }
-  if constexpr (!kIsWhole) FinishRows(split);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if constexpr (kIsWhole) {
-      StoreQuery<kHeadDim>(args, block, query[half], half, 0, merged.max[half], merged.sum[half],
-                           merged.output);
-    } else {
-      StoreQuery<kHeadDim>(args, block, query[half], half, 0, split.max[half], split.sum[half][0],
-                           split.output);
+    for (int half = 0; half < 2; ++half) {
+      StoreQuery<kHeadDim>(args, block, scan.query[half], half, 0, merged.max[half],
+                           merged.sum[half], merged.output);
+    }
+  } else {
+    scan.Split(0, tile_count, split);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      StoreQuery<kHeadDim>(args, block, scan.query[half], half, 0, split.max[half],
+                           split.sum[half][0], split.output);
     }
   }
 }
@@ -206,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       (block.item.end_key - block.item.first_key + kAttentionTileKeys - 1) / kAttentionTileKeys;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      shared.is_full[stage].Init(kWarps);
+      shared.is_full[stage].Init(kWarpgroupThreads);
       shared.is_empty[stage].Init(static_cast<uint32_t>(active_groups * kWarps));
     }
   }

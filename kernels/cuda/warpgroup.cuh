@@ -52,16 +52,26 @@ __device__ inline uint64_t Advance(uint64_t operand, uint32_t bytes) {
 
 // Before a warpgroup's products: orders register accesses before them.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Ends a batch of products and waits for it; then `result` may be read.
-template <int kTiles>
-__device__ inline void FinishProducts(float (&result)[kTiles][4]) {
+// Ends a batch of products.
+__device__ inline void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// The compiler computes values before this point, and what comes after it from them.
+template <int kTiles>
+__device__ inline void Pin(float (&values)[kTiles][4]) {
 #pragma unroll
-  for (auto& tile : result) {
+  for (auto& tile : values) {
 #pragma unroll
     for (float& value : tile) asm volatile("" : "+f"(value)::"memory");
   }
+}
+
+// Waits until at most kPending of the newest batches are under way; then `result`, of one before
+// them, may be read.
+template <int kPending, int kTiles>
+__device__ inline void WaitForProducts(float (&result)[kTiles][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  Pin(result);
 }
 
 #define SELFSAME_TILE(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
@@ -112,8 +122,9 @@ __device__ inline void MultiplyRegisters(const uint32_t (&a)[4], uint64_t b, flo
 #undef SELFSAME_EIGHT_TILES
 #undef SELFSAME_TILE
 
-// Before a barrier behind which products read what this thread has written to shared memory.
-__device__ inline void PublishToProducts() {
+// What this thread has written to shared memory, and what it has seen there of other threads'
+// writes, comes before the products that it, or a thread behind its next barrier, begins.
+__device__ inline void OrderBeforeProducts() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -145,6 +156,11 @@ struct SharedBarrier {
   }
   __device__ void Arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // Arrives once all copies are done that this thread has started so far.
+  __device__ void ArriveAfterCopies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
+                 : "memory");
   }
   // Waits until the barrier has been passed for the n-th time, `parity` = n mod 2, n from 0.
   __device__ void Wait(uint32_t parity) const {
