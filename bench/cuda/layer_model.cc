@@ -147,6 +147,14 @@ absl::Status LayerModel::Run(const LayerPass& pass) {
   return ops_->EndPass();
 }
 
+absl::Status LayerModel::RunProducts(const LayerPass& pass) {
+  const int32_t rows = pass.sequences * pass.rows;
+  Begin(pass);
+  for (int32_t i = 0; i < shape_.layers; ++i) Products(rows);
+  ops_->Logits(Data(attended_), rows, *head_weights_, static_cast<float*>(logits_->data()));
+  return ops_->EndPass();
+}
+
 absl::Status LayerModel::RunPart(Part part, const LayerPass& pass, int32_t count) {
   const int32_t rows = pass.sequences * pass.rows;
   const auto* angles = static_cast<const float*>(rope_->data());

@@ -37,6 +37,9 @@ class LayerModel {
   // One pass with a greedy token for every row. REQUIRES: it fits max_rows and kv_blocks.
   absl::Status Run(const LayerPass& pass);
 
+  // The matrix products of a pass alone, back to back.
+  absl::Status RunProducts(const LayerPass& pass);
+
   // Parts of a pass, `count` times over, between two waits. The latest Run's layout.
   enum class Part { kAttention, kRope, kNorm, kSilu, kSample, kGemms, kHead };
   absl::Status RunPart(Part part, const LayerPass& pass, int32_t count);

@@ -84,16 +84,56 @@ template <int kHeadDim>
 __device__ void LoadQueries(const AttentionArgs& args, const AttentionBlock& block, int thread,
                             int first_query, SwizzledTile<kWarpgroupRows, kHeadDim>& tile) {
   constexpr int kPieces = kHeadDim / kVectorElements;
-#pragma unroll 4
-  for (int piece = thread; piece < kWarpgroupRows * kPieces; piece += kWarpgroupThreads) {
-    const int row = piece / kPieces;
-    const int dim = piece % kPieces * kVectorElements;
-    const BFloat16* query = QueryAt<kHeadDim>(args, block, first_query + row);
-    const uint4 words =
-        query == nullptr ? make_uint4(0, 0, 0, 0) : *reinterpret_cast<const uint4*>(query + dim);
-    *reinterpret_cast<uint4*>(tile.data + tile.Offset(row, dim)) = words;
+  constexpr int kRowStep = kWarpgroupThreads / kPieces;
+  constexpr int kSteps = kWarpgroupRows / kRowStep;
+  const int row = thread / kPieces;
+  const int dim = thread % kPieces * kVectorElements;
+  uint4 words[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const BFloat16* query = QueryAt<kHeadDim>(args, block, first_query + row + step * kRowStep);
+    words[step] = make_uint4(0, 0, 0, 0);
+    if (query != nullptr) words[step] = *reinterpret_cast<const uint4*>(query + dim);
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int place = tile.Offset(row + step * kRowStep, dim);
+    *reinterpret_cast<uint4*>(tile.data + place) = words[step];
   }
   OrderBeforeProducts();
+}
+
+// Writes a warpgroup's final output by way of `tile`, so that whole rows are written at once.
+template <int kHeadDim>
+__device__ void StoreRows(const AttentionArgs& args, const AttentionBlock& block, int thread,
+                          int first_query, const MergedRows<kHeadDim>& merged,
+                          SwizzledTile<kWarpgroupRows, kHeadDim>& tile) {
+  constexpr int kPieces = kHeadDim / kVectorElements;
+  constexpr int kRowStep = kWarpgroupThreads / kPieces;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = thread / kWarpSize * kMmaRows + block.lane / 4 + 8 * half;
+    const float inverse = InverseSum(merged.sum[half]);
+#pragma unroll
+    for (int t = 0; t < RowState<kHeadDim>::kOutputTiles; ++t) {
+      const float* values = merged.output[t] + 2 * half;
+      const int place = tile.Offset(row, t * kMmaColumns) + block.lane % 4 * 2;
+      *reinterpret_cast<uint32_t*>(tile.data + place) =
+          NarrowPair(Normalise(values[0], inverse), Normalise(values[1], inverse));
+    }
+  }
+  SyncWarpgroup(1 + first_query / kWarpgroupRows);
+  const int dim = thread % kPieces * kVectorElements;
+#pragma unroll
+  for (int row = thread / kPieces; row < kWarpgroupRows; row += kRowStep) {
+    const int32_t query = first_query + row;
+    if (query >= block.query_count()) break;
+    const int64_t out_row = int64_t{block.item.first_row + query / block.group};
+    BFloat16* out =
+        args.out + (out_row * args.shape.head_count + block.head_of(query)) * kHeadDim + dim;
+    *reinterpret_cast<uint4*>(out) =
+        *reinterpret_cast<const uint4*>(tile.data + tile.Offset(row, dim));
+  }
 }
 
 // Enqueues scores = q · keysᵀ.
@@ -156,7 +196,6 @@ struct Scan {
   float scale;
   int lane;
   int32_t first_key;      // of the item
-  int32_t query[2];       // of the thread
   int32_t positions[2];   // of the thread's queries
   int32_t visible_tiles;  // the first tiles of the item, of which every query sees all keys
 
@@ -167,78 +206,78 @@ struct Scan {
         scale(score_scale),
         lane(block.lane),
         first_key(block.item.first_key) {
-    const int row = thread / kWarpSize * kMmaRows + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      query[half] = first_query + row + 8 * half;
-      positions[half] = block.item.first_position + query[half] / block.group;
-    }
+    const int32_t query = first_query + thread / kWarpSize * kMmaRows + lane / 4;
+    positions[0] = block.item.first_position + query / block.group;
+    positions[1] = block.item.first_position + (query + 8) / block.group;
     const int32_t lowest = block.item.first_position + first_query / block.group;
-    visible_tiles = (lowest + 1 - first_key) / kAttentionTileKeys;
-  }
-
-  __device__ void Mask(int tile, RowScores& scores) const {
-    MaskRows(first_key + tile * kAttentionTileKeys + lane % 4 * 2, positions, scores);
-  }
-
-  // Scores `tile`, and meanwhile adds the values of the tile before, whose probabilities come in
-  // `scores`; those products are still under way at the end. Nothing branches in between, so that
-  // they stay so.
-  template <bool kIsMasked>
-  __device__ void Step(int tile, RowScores& scores, float (&alpha)[2],
-                       RowState<kHeadDim>& split) const {
-    Probabilities probabilities;
-    probabilities.Pack(scores);
-    BeginProducts();
-    Score<kHeadDim>(queries, shared.keys[PlaceOf(tile).stage], scores);
-    AddValues<kHeadDim>(probabilities, shared.values[PlaceOf(tile - 1).stage], split);
-    WaitForProducts<1>(scores);
-    if constexpr (kIsMasked) Mask(tile, scores);
-    RowSoftmax(scale, scores, split, alpha);
-  }
-
-  // The products with the values of `tile` are done: its stage is free.
-  __device__ void Settle(int tile, RowState<kHeadDim>& split) const {
-    WaitForProducts<0>(split.output);
-    ArriveWarp(shared.is_empty[PlaceOf(tile).stage], lane);
+    visible_tiles = Uniform((lowest + 1 - first_key) / kAttentionTileKeys);
   }
 
   __device__ void WaitFor(int tile) const {
     const Place place = PlaceOf(tile);
     WaitForTile(shared.is_full[place.stage], place.parity);
   }
+  __device__ void EnqueueScores(int tile, RowScores& scores) const {
+    Score<kHeadDim>(queries, shared.keys[PlaceOf(tile).stage], scores);
+  }
+  __device__ void EnqueueValues(int tile, const Probabilities& probabilities,
+                                RowState<kHeadDim>& split) const {
+    AddValues<kHeadDim>(probabilities, shared.values[PlaceOf(tile).stage], split);
+  }
+  __device__ void Mask(int tile, RowScores& scores) const {
+    if (tile < visible_tiles) return;
+    MaskRows(first_key + tile * kAttentionTileKeys + lane % 4 * 2, positions, scores);
+  }
+  // Waits for the values of `tile`: its stage is free then.
+  __device__ void Settle(int tile, RowState<kHeadDim>& split) const {
+    WaitForProducts<0>(split.output);
+    ArriveWarp(shared.is_empty[PlaceOf(tile).stage], lane);
+  }
 
-  // Scans the tiles of one split.
-  __device__ void Split(int first_tile, int end_tile, RowState<kHeadDim>& split) const {
+  // Scans tiles [0, end_tile). Where a split of `split_tiles` ends, it is added to `merged`; the
+  // last one is left in `split`. The products of a tile's values are waited for only where the next
+  // tile's begin, so that they run beside its softmax.
+  __device__ void Run(int end_tile, int split_tiles, RowState<kHeadDim>& split,
+                      MergedRows<kHeadDim>& merged) const {
     RowScores scores;
+    Probabilities probabilities;
     float alpha[2];
-    WaitFor(first_tile);
-    BeginProducts();
-    Score<kHeadDim>(queries, shared.keys[PlaceOf(first_tile).stage], scores);
-    WaitForProducts<0>(scores);
-    if (first_tile >= visible_tiles) Mask(first_tile, scores);
     split.Reset();
+    WaitFor(0);
+    BeginProducts();
+    EnqueueScores(0, scores);
+    WaitForProducts<0>(scores);
+    Mask(0, scores);
     RowSoftmax(scale, scores, split, alpha);
-    for (int tile = first_tile + 1; tile < end_tile; ++tile) {
+    bool is_settled = true;
+    for (int tile = 1; tile < end_tile; ++tile) {
       WaitFor(tile);
-      if (tile > first_tile + 1) {
+      if (!is_settled) {
         Settle(tile - 2, split);
         ScaleOutput(alpha, split);
       }
-      if (tile < visible_tiles) {
-        Step<false>(tile, scores, alpha, split);
-      } else {
-        Step<true>(tile, scores, alpha, split);
+      probabilities.Pack(scores);
+      BeginProducts();
+      EnqueueScores(tile, scores);
+      EnqueueValues(tile - 1, probabilities, split);
+      WaitForProducts<1>(scores);
+      Mask(tile, scores);
+      is_settled = tile % split_tiles == 0;
+      if (is_settled) {
+        Settle(tile - 1, split);
+        FinishRows(split);
+        merged.Add(scale, split);
+        split.Reset();
       }
+      RowSoftmax(scale, scores, split, alpha);
     }
-    if (end_tile > first_tile + 1) {
+    if (!is_settled) {
       Settle(end_tile - 2, split);
       ScaleOutput(alpha, split);
     }
-    Probabilities probabilities;
     probabilities.Pack(scores);
     BeginProducts();
-    AddValues<kHeadDim>(probabilities, shared.values[PlaceOf(end_tile - 1).stage], split);
+    EnqueueValues(end_tile - 1, probabilities, split);
     Settle(end_tile - 1, split);
     FinishRows(split);
   }
@@ -252,23 +291,17 @@ __device__ void Attend(const AttentionArgs& args, const AttentionBlock& block, i
   SyncWarpgroup(1 + first_query / kWarpgroupRows);
   const Scan<kHeadDim> scan(block, thread, first_query, scale, queries, shared);
   RowState<kHeadDim> split;
+  MergedRows<kHeadDim> merged;
+  const int split_tiles = kIsWhole ? args.split_keys / kAttentionTileKeys : INT32_MAX;
+  scan.Run(tile_count, split_tiles, split, merged);
   if constexpr (kIsWhole) {
-    const int split_tiles = args.split_keys / kAttentionTileKeys;
-    MergedRows<kHeadDim> merged;
-    for (int tile = 0; tile < tile_count; tile += split_tiles) {
-      scan.Split(tile, min(tile + split_tiles, tile_count), split);
-      merged.Add(scale, split);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      StoreQuery<kHeadDim>(args, block, scan.query[half], half, 0, merged.max[half],
-                           merged.sum[half], merged.output);
-    }
+    merged.Add(scale, split);
+    StoreRows<kHeadDim>(args, block, thread, first_query, merged, queries);
   } else {
-    scan.Split(0, tile_count, split);
+    const int32_t query = first_query + thread / kWarpSize * kMmaRows + block.lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      StoreQuery<kHeadDim>(args, block, scan.query[half], half, 0, split.max[half],
+      StoreQuery<kHeadDim>(args, block, query + 8 * half, half, 0, split.max[half],
                            split.sum[half][0], split.output);
     }
   }
@@ -286,11 +319,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
   const AttentionBlock block(args, first_item);
   if (block.item.row_count == 0) return;
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
+  const int group = Uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
   const int active_groups = (block.query_count() + kWarpgroupRows - 1) / kWarpgroupRows;
-  const int tile_count =
-      (block.item.end_key - block.item.first_key + kAttentionTileKeys - 1) / kAttentionTileKeys;
+  const int tile_count = Uniform(
+      (block.item.end_key - block.item.first_key + kAttentionTileKeys - 1) / kAttentionTileKeys);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       shared.is_full[stage].Init(kWarpgroupThreads);

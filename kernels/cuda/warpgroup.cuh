@@ -50,6 +50,9 @@ __device__ inline uint64_t Advance(uint64_t operand, uint32_t bytes) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// Tells the compiler that a value is the same in all lanes of a warp.
+__device__ inline int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // Before a warpgroup's products: orders register accesses before them.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Ends a batch of products.
