@@ -32,13 +32,14 @@ using Classes = std::map<int, ClassFigures>;  // -1: bits that depend on the slo
 absl::StatusOr<Classes> MeasureClasses(const cuda::GemmLauncher& launcher, cuda::GemmBench& bench,
                                        int32_t rows, int32_t splits) {
   Classes classes;
-  for (const cuda::GemmAlgorithm& algorithm :
-       launcher.Propose(bench.shape(), rows, splits, kCandidates)) {
-    ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithm, rows));
-    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+  const auto algorithms = launcher.Propose(bench.shape(), rows, splits, kCandidates);
+  ASSIGN_OR_RETURN(const auto times, bench.Time(algorithms, rows));
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    const std::optional<float> time_us = times[i];
     if (!time_us.has_value()) continue;
+    ASSIGN_OR_RETURN(const std::optional<int> found, bench.Classify(algorithms[i], rows));
     ClassFigures& figures = classes[found.value_or(-1)];
-    const bool is_stream = algorithm.stream_config >= 0;
+    const bool is_stream = algorithms[i].stream_config >= 0;
     if (is_stream && (figures.stream_us == 0.0f || *time_us < figures.stream_us)) {
       figures.stream_us = *time_us;
     }
@@ -54,9 +55,9 @@ absl::Status MeasureRows(const cuda::GemmLauncher& launcher, cuda::GemmBench& be
   const cuda::GemmShape& shape = bench.shape();
   float best_us = 0.0f;
   int tried = 0;
-  for (const cuda::GemmAlgorithm& algorithm :
-       launcher.Propose(shape, rows, cuda::kAnyOrder, kCandidates)) {
-    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
+  const auto proposed = launcher.Propose(shape, rows, cuda::kAnyOrder, kCandidates);
+  ASSIGN_OR_RETURN(const auto times, bench.Time(proposed, rows));
+  for (const std::optional<float>& time_us : times) {
     if (!time_us.has_value()) continue;
     best_us = tried++ == 0 ? *time_us : std::min(best_us, *time_us);
   }

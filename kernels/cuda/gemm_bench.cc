@@ -13,7 +13,7 @@ constexpr int32_t kShift = 5;
 // Timed launches rotate among copies of the weights that together exceed any cache.
 constexpr int64_t kRotatedBytes = int64_t{192} << 20;
 constexpr int64_t kMinTimedLaunches = 8;
-constexpr int kTimedReplays = 3;
+constexpr int kTimedRounds = 4;
 
 class Event {
  public:
@@ -55,12 +55,26 @@ class Graph {
     if (!is_ready) static_cast<void>(cudaGetLastError());
     return is_ready;
   }
+  bool is_ready() const { return executable_ != nullptr; }
   cudaError_t Launch(cudaStream_t stream) const { return cudaGraphLaunch(executable_, stream); }
 
  private:
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };
+
+// Milliseconds of one replay.
+absl::StatusOr<float> TimeReplay(const Graph& graph, const Event& begin, const Event& end,
+                                 cudaStream_t stream) {
+  constexpr const char* kWhat = "timing a product";
+  RETURN_IF_ERROR(ToStatus(cudaEventRecord(begin.get(), stream), kWhat));
+  RETURN_IF_ERROR(ToStatus(graph.Launch(stream), kWhat));
+  RETURN_IF_ERROR(ToStatus(cudaEventRecord(end.get(), stream), kWhat));
+  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), kWhat));
+  float elapsed_ms = 0.0f;
+  RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()), kWhat));
+  return elapsed_ms;
+}
 
 }  // namespace
 
@@ -186,36 +200,36 @@ absl::StatusOr<bool> GemmBench::IsMember(const GemmAlgorithm& algorithm, int32_t
   return true;
 }
 
-absl::StatusOr<std::optional<float>> GemmBench::Time(const GemmAlgorithm& algorithm, int32_t rows) {
+absl::StatusOr<std::vector<std::optional<float>>> GemmBench::Time(
+    std::span<const GemmAlgorithm> algorithms, int32_t rows) {
   const cudaStream_t stream = launcher_.stream();
-  // Loads the kernel, which cannot be done while capturing.
-  ASSIGN_OR_RETURN(const bool runs, RunProbe(algorithm, rows, false));
-  if (!runs) return std::optional<float>();
-  RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), "running a product"));
   const int64_t launches = std::max(kMinTimedLaunches, weight_copies_);
-  Graph graph;
-  const bool is_captured = graph.Capture(stream, [&] {
-    for (int64_t i = 0; i < launches; ++i) {
-      const GemmOperands operands = Operands(false, i % weight_copies_);
-      if (!launcher_.Run(shape_, algorithm, rows, operands).ok()) return false;
-    }
-    return true;
-  });
-  if (!is_captured) return std::optional<float>();
+  std::vector<Graph> graphs(algorithms.size());
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    // Loads the kernel, which cannot be done while capturing.
+    ASSIGN_OR_RETURN(const bool runs, RunProbe(algorithms[i], rows, false));
+    if (!runs) continue;
+    RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), "running a product"));
+    static_cast<void>(graphs[i].Capture(stream, [&] {
+      for (int64_t launch = 0; launch < launches; ++launch) {
+        const GemmOperands operands = Operands(false, launch % weight_copies_);
+        if (!launcher_.Run(shape_, algorithms[i], rows, operands).ok()) return false;
+      }
+      return true;
+    }));
+  }
   const Event begin;
   const Event end;
-  float best_ms = 0.0f;
-  for (int i = 0; i < kTimedReplays; ++i) {
-    RETURN_IF_ERROR(ToStatus(cudaEventRecord(begin.get(), stream), "timing a product"));
-    RETURN_IF_ERROR(ToStatus(graph.Launch(stream), "timing a product"));
-    RETURN_IF_ERROR(ToStatus(cudaEventRecord(end.get(), stream), "timing a product"));
-    RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream), "timing a product"));
-    float elapsed_ms = 0.0f;
-    RETURN_IF_ERROR(
-        ToStatus(cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()), "timing a product"));
-    best_ms = i == 0 ? elapsed_ms : std::min(best_ms, elapsed_ms);
+  std::vector<std::optional<float>> times(algorithms.size());
+  for (int round = 0; round < kTimedRounds; ++round) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      if (!graphs[i].is_ready()) continue;
+      ASSIGN_OR_RETURN(const float elapsed_ms, TimeReplay(graphs[i], begin, end, stream));
+      const float time_us = elapsed_ms * 1000.0f / static_cast<float>(launches);
+      times[i] = times[i].has_value() ? std::min(*times[i], time_us) : time_us;
+    }
   }
-  return std::optional<float>(best_ms * 1000.0f / static_cast<float>(launches));
+  return times;
 }
 
 absl::StatusOr<bool> GemmBench::Runs(const GemmAlgorithm& algorithm,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/gemm.h"
@@ -26,8 +28,11 @@ class GemmBench {
   absl::StatusOr<std::optional<int>> Classify(const GemmAlgorithm& algorithm, int32_t rows);
   absl::StatusOr<bool> IsMember(const GemmAlgorithm& algorithm, int32_t rows, int class_index);
 
-  // Microseconds of one product, the weights coming from memory, not from the cache.
-  absl::StatusOr<std::optional<float>> Time(const GemmAlgorithm& algorithm, int32_t rows);
+  // Microseconds of one product by each algorithm, the weights coming from memory, not from the
+  // cache; nothing for those that do not take these rows. They run in turn, several times, so that
+  // the device's clocks favour none of them.
+  absl::StatusOr<std::vector<std::optional<float>>> Time(std::span<const GemmAlgorithm> algorithms,
+                                                         int32_t rows);
 
   // Whether it runs at each of these row counts; those below 1 are left out.
   absl::StatusOr<bool> Runs(const GemmAlgorithm& algorithm,

@@ -76,17 +76,20 @@ absl::StatusOr<ClassSearch> FindClass(const GemmLauncher& launcher, int32_t spli
 // Of `algorithms`, the fastest member of the class.
 absl::StatusOr<std::optional<GemmPlan>> FastestMember(GemmBench& bench, int chosen, int32_t rows,
                                                       std::span<const GemmAlgorithm> algorithms) {
-  std::optional<GemmPlan> best;
+  std::vector<GemmAlgorithm> members;
   for (const GemmAlgorithm& algorithm : algorithms) {
     ASSIGN_OR_RETURN(const bool is_member, bench.IsMember(algorithm, rows, chosen));
-    if (!is_member) continue;
-    ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
-    if (!time_us.has_value() || (best.has_value() && *time_us >= best->time_us)) continue;
+    if (is_member) members.push_back(algorithm);
+  }
+  ASSIGN_OR_RETURN(const auto times, bench.Time(members, rows));
+  std::optional<GemmPlan> best;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!times[i].has_value() || (best.has_value() && *times[i] >= best->time_us)) continue;
     best = GemmPlan{.rows = rows,
-                    .algorithm = algorithm,
+                    .algorithm = members[i],
                     .is_in_class = true,
-                    .time_us = *time_us,
-                    .best_time_us = *time_us};
+                    .time_us = *times[i],
+                    .best_time_us = *times[i]};
   }
   return best;
 }
@@ -154,9 +157,9 @@ absl::StatusOr<std::vector<GemmPlan>> SearchFast(const GemmLauncher& launcher,
       const auto split = launcher.Propose(bench.shape(), rows, found.splits, kCandidates);
       algorithms.insert(algorithms.end(), split.begin(), split.end());
     }
-    for (const GemmAlgorithm& algorithm : algorithms) {
-      ASSIGN_OR_RETURN(const std::optional<float> time_us, bench.Time(algorithm, rows));
-      if (time_us.has_value()) timed.push_back({algorithm, *time_us});
+    ASSIGN_OR_RETURN(const auto times, bench.Time(algorithms, rows));
+    for (size_t i = 0; i < algorithms.size(); ++i) {
+      if (times[i].has_value()) timed.push_back({algorithms[i], *times[i]});
     }
     ASSIGN_OR_RETURN(const GemmPlan plan,
                      ChooseFast(std::move(timed), options, found.chosen, previous, rows, bench));

@@ -155,13 +155,13 @@ TEST(GemmTest, AnAlgorithmWithoutRoomForItsPartialsDoesNotRun) {
   ASSERT_FALSE(members.empty());
   auto bench = cuda::GemmBench::Create(launcher.get(), kDown, kMaxRows);
   ASSERT_TRUE(bench.ok());
-  const auto without_room = bench->Time(members[0], kMaxRows);
+  const auto without_room = bench->Time({&members[0], 1}, kMaxRows);
   ASSERT_TRUE(without_room.ok());
-  EXPECT_FALSE(without_room->has_value());
+  EXPECT_FALSE(without_room->front().has_value());
   ASSERT_TRUE(launcher.get().Reserve(kDown, 2, kMaxRows).ok());
-  const auto with_room = bench->Time(members[0], kMaxRows);
+  const auto with_room = bench->Time({&members[0], 1}, kMaxRows);
   ASSERT_TRUE(with_room.ok());
-  EXPECT_TRUE(with_room->has_value());
+  EXPECT_TRUE(with_room->front().has_value());
 }
 
 TEST(GemmTest, PlansThatChangeTheOrderAreFoundOut) {
