@@ -40,7 +40,7 @@ constexpr int kWarps = kWarpgroupThreads / kWarpSize;  // of a warpgroup
 constexpr int kLoadingRegisters = 56;
 constexpr int kComputingRegisters = 224;
 
-// Where a tile goes, and how often its stage has been used before.
+// Where a tile goes: to which stage, and how often that was used before, mod 2.
 struct Place {
   int stage;
   uint32_t parity;
@@ -55,6 +55,7 @@ __device__ void ArriveWarp(SharedBarrier& barrier, int lane) {
   if (lane == 0) barrier.Arrive();
 }
 
+// The loading group: up to kStages tiles ahead.
 template <int kHeadDim>
 __device__ void LoadTiles(const AttentionArgs& args, const AttentionBlock& block, int thread,
                           int tile_count, Shared<kHeadDim>& shared) {
@@ -103,13 +104,16 @@ __device__ void LoadQueries(const AttentionArgs& args, const AttentionBlock& blo
   OrderBeforeProducts();
 }
 
-// Writes a warpgroup's final output by way of `tile`, so that whole rows are written at once.
+// Writes a warpgroup's final output by way of `tile`, which held its queries, so that whole rows
+// are written at once.
 template <int kHeadDim>
 __device__ void StoreRows(const AttentionArgs& args, const AttentionBlock& block, int thread,
                           int first_query, const MergedRows<kHeadDim>& merged,
                           SwizzledTile<kWarpgroupRows, kHeadDim>& tile) {
   constexpr int kPieces = kHeadDim / kVectorElements;
   constexpr int kRowStep = kWarpgroupThreads / kPieces;
+  const int barrier = 1 + first_query / kWarpgroupRows;
+  SyncWarpgroup(barrier);  // all have read the queries
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = thread / kWarpSize * kMmaRows + block.lane / 4 + 8 * half;
@@ -122,7 +126,7 @@ __device__ void StoreRows(const AttentionArgs& args, const AttentionBlock& block
           NarrowPair(Normalise(values[0], inverse), Normalise(values[1], inverse));
     }
   }
-  SyncWarpgroup(1 + first_query / kWarpgroupRows);
+  SyncWarpgroup(barrier);
   const int dim = thread % kPieces * kVectorElements;
 #pragma unroll
   for (int row = thread / kPieces; row < kWarpgroupRows; row += kRowStep) {

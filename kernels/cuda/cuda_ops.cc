@@ -21,7 +21,7 @@ namespace cuda {
 namespace {
 
 // Changes whenever a kernel's bits may change.
-constexpr int kArithmeticVersion = 2;
+constexpr int kArithmeticVersion = 3;
 constexpr int kMinMajorCapability = 8;
 // The one whose warpgroup instructions the kernels are built with.
 constexpr int kWarpgroupCapability = 90;

@@ -33,9 +33,9 @@ struct __align__(kSwizzleAlignment) SwizzledTile {
   }
 };
 
-// Describes an operand that starts at `data`. Rows along the summed dimension are contiguous
-// (`kIsTransposed` false: [m or n][k]) or lie below each other (true: [k][n], whose columns of 64
-// are `column_bytes` apart). Groups of eight rows are 1024 bytes apart.
+// Describes an operand that starts at `data` in a tile: [m or n][k], of which a product takes 16 of
+// the k of one column of the tile; or [k][n], of which it takes all n, the tile's columns being
+// `column_bytes` apart.
 __device__ inline uint64_t DescribeOperand(const BFloat16* data, uint32_t column_bytes = 16) {
   constexpr uint64_t kGroupBytes = 1024;
   constexpr uint64_t kSwizzle128Bytes = 1;
