@@ -8,14 +8,15 @@
 # BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
 # selfsame-tiny-model, selfsame-write-logits, selfsame_gpu_test, cuda_pass_bench and
 # flip_share_bench. MODEL_DIR: a real model whose share of flipped tokens the synthetic ones should
-# have; GAINS and BETA: those to try (common/model/synthetic.h).
+# have; GAINS and BETA: those to try (common/model/synthetic.h), SLACKS and ROUNDS: of
+# flip_share_bench.
 # STAGES=tests,flips,transformers,passes,plain,serve,serve-model chooses (transformers: needs torch;
 # plain: passes without graphs; serve-model: MODEL_DIR at class slack 0); LIMIT_S=560 bounds the whole;
 # SYNTHETIC=8b:1 is the model that is served.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,14p' "$0" | cut -c3- >&2
+  sed -n '2,15p' "$0" | cut -c3- >&2
   exit 2
 fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -47,13 +48,13 @@ stage() {
 
 # Both class slacks of each model beside one canonical run. The most telling settings come first.
 flips() {
-  local settings=() flags=(--device=cuda --batch=32 --tokens=256 --class_slack=0.03,0
-    --gemm_plan_file="$logs/flip-plans.json") status=0 gain
-  for gain in ${GAINS:-0.125 1 0.25 0.5 0.0625 2}; do
+  local settings=() flags=(--device=cuda --batch=32 --tokens=256 --class_slack="${SLACKS:-0.03,0}"
+    --gemm_plan_file="$logs/flip-plans.json") rounds=${ROUNDS:-2} status=0 gain
+  for gain in ${GAINS:-0.5 0.125 1 0.25 2}; do
     settings+=("synthetic:8b:1:gain=$gain:beta=${BETA:-0.25}")
   done
-  [[ -z $model ]] || "$bundle/run" flip_share_bench "${flags[@]}" --rounds=4 "$model" || status=1
-  "$bundle/run" flip_share_bench "${flags[@]}" --rounds=2 "${settings[@]}" || status=1
+  [[ -z $model ]] || "$bundle/run" flip_share_bench "${flags[@]}" --rounds=$((2 * rounds)) "$model" || status=1
+  "$bundle/run" flip_share_bench "${flags[@]}" --rounds="$rounds" "${settings[@]}" || status=1
   return $status
 }
 export -f flips

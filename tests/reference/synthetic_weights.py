@@ -59,7 +59,7 @@ class Model:
     def __init__(self, text):
         shape, seed, *settings = text.split(":")
         self.seed = int(seed)
-        factors = {"gain": 1.0, "beta": 0.25}
+        factors = {"gain": 0.5, "beta": 0.25}
         for setting in settings:
             name, value = setting.split("=")
             assert name in factors, name

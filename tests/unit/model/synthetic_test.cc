@@ -94,7 +94,7 @@ TEST(SyntheticTest, RanksHoldSlicesOfTheSameTensors) {
 TEST(SyntheticTest, SeedAndFactorsAreInTheDigest) {
   FakeOps ops;
   const std::string digest = Make(ops, "tiny:3").digest;
-  EXPECT_EQ(Make(ops, "tiny:3:gain=1:beta=0.25").digest, digest);
+  EXPECT_EQ(Make(ops, "tiny:3:gain=0.5:beta=0.25").digest, digest);
   for (const char* other : {"tiny:4", "tiny:3:gain=2", "tiny:3:beta=0.5"}) {
     EXPECT_NE(Make(ops, other).digest, digest) << other;
   }
@@ -125,7 +125,7 @@ TEST(SyntheticTest, WrongFormatsAreRefusedByName) {
   const auto source = ParseModelSource("", "synthetic:tiny:1:beta=0.5");
   ASSERT_TRUE(source.ok());
   EXPECT_TRUE(source->has_byte_tokenizer());
-  EXPECT_EQ(source->Name(), "synthetic:tiny:1:gain=1:beta=0.5");
+  EXPECT_EQ(source->Name(), "synthetic:tiny:1:gain=0.5:beta=0.5");
 }
 
 TEST(SyntheticTest, TheCpuBackendMakesTheSameBits) {
