@@ -10,6 +10,7 @@
 #include "common/errors.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_info.h"
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/pass_buffers.h"
 #include "kernels/cuda/pass_graphs.h"
@@ -22,7 +23,6 @@ namespace {
 
 // Changes whenever a kernel's bits may change.
 constexpr int kArithmeticVersion = 3;
-constexpr int kMinMajorCapability = 8;
 // The one whose warpgroup instructions the kernels are built with.
 constexpr int kWarpgroupCapability = 90;
 // Larger passes are rarely of single rows.
@@ -41,48 +41,14 @@ class CudaBuffer final : public DeviceBuffer {
   Memory memory_;
 };
 
-struct Device {
-  std::string name;
-  int processor_count = 0;
-  int capability = 0;  // 10 * major + minor
-};
-
-absl::StatusOr<Device> OpenDevice(int index) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || index < 0 || index >= count) {
-    return FailedPreconditionError(absl::StrCat("there is no CUDA device ", index, ": ",
-                                                error != cudaSuccess
-                                                    ? cudaGetErrorString(error)
-                                                    : absl::StrCat(count, " visible").c_str()));
-  }
-  cudaDeviceProp properties;
-  RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, index), "reading the device"));
-  RETURN_IF_ERROR(ToStatus(cudaSetDevice(index), "selecting the device"));
-  if (properties.major < kMinMajorCapability) {
-    return FailedPreconditionError(absl::StrCat("CUDA device ", index, ", ", properties.name,
-                                                ", is older than compute capability 8.0"));
-  }
-  return Device{.name = properties.name,
-                .processor_count = properties.multiProcessorCount,
-                .capability = 10 * properties.major + properties.minor};
-}
-
-int32_t TileQueries(const CudaOptions& options, const Device& device) {
+int32_t TileQueries(const CudaOptions& options, const DeviceInfo& device) {
   const bool has_warpgroups = device.capability == kWarpgroupCapability;
   return options.use_warpgroups && has_warpgroups ? kWarpgroupTileQueries : kAttentionTileQueries;
 }
 
-std::string ScopeOf(const Device& device) {
-  int driver_runtime = 0;
-  static_cast<void>(cudaRuntimeGetVersion(&driver_runtime));
-  return absl::StrCat(device.name, " sm_", device.capability, " ", device.processor_count,
-                      " processors, cublasLt ", cublasLtGetVersion(), ", cudart ", driver_runtime);
-}
-
 class CudaOps final : public Ops {
  public:
-  CudaOps(const CudaOptions& options, Device device, Stream stream, GemmPlans plans,
+  CudaOps(const CudaOptions& options, DeviceInfo device, Stream stream, GemmPlans plans,
           PassBuffers pass_buffers, SampleBuffers sample_buffers)
       : options_(options),
         device_(std::move(device)),
@@ -96,7 +62,7 @@ class CudaOps final : public Ops {
   Schedule schedule() const override { return options_.schedule; }
 
   std::string ArithmeticId() const override {
-    return absl::StrCat("cuda-", kArithmeticVersion, " ", ScopeOf(device_));
+    return absl::StrCat("cuda-", kArithmeticVersion, " ", device_.Scope());
   }
 
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(size_t size_bytes) override {
@@ -380,7 +346,7 @@ class CudaOps final : public Ops {
   }
 
   const CudaOptions options_;
-  const Device device_;
+  const DeviceInfo device_;
   Stream stream_;
   GemmPlans plans_;
   PassBuffers pass_buffers_;
@@ -401,7 +367,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
   if (options.max_rows < 1 || options.max_logit_rows < 1) {
     return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
   }
-  ASSIGN_OR_RETURN(cuda::Device device, cuda::OpenDevice(options.device));
+  ASSIGN_OR_RETURN(cuda::DeviceInfo device, cuda::OpenDevice(options.device));
   const int32_t tile_queries = cuda::TileQueries(options, device);
   RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(tile_queries), "preparing kernels"));
   ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create());
@@ -417,7 +383,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
                                               .max_rows = options.max_rows,
                                               .max_logit_rows = options.max_logit_rows,
                                               .plan_file = options.plan_file,
-                                              .scope = cuda::ScopeOf(device)});
+                                              .scope = device.Scope()});
   ASSIGN_OR_RETURN(cuda::SampleBuffers sample_buffers,
                    cuda::SampleBuffers::Create(options.max_logit_rows));
   return std::unique_ptr<Ops>(new cuda::CudaOps(options, std::move(device), std::move(stream),
