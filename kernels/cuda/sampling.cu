@@ -1,6 +1,8 @@
 #include "kernels/cuda/device_math.cuh"
-#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/sampling_candidates.cuh"
+#include "kernels/cuda/sampling_noise.cuh"
+#include "kernels/cuda/sampling_row.cuh"
 #include "kernels/cuda/sampling_select.cuh"
 
 namespace selfsame::cuda {
@@ -8,22 +10,25 @@ namespace {
 
 constexpr int kSliceThreads = 256;
 constexpr int kSliceWarps = kSliceThreads / kWarpSize;
-// Four logits for each lane of a warp.
-constexpr int32_t kStripTokens = kWarpSize * kQuad;
-constexpr int kStrips = kSliceTokens / kStripTokens;
 // Rows above which a block of ChooseKernel is small, so that the device holds more rows at a time.
 constexpr int32_t kFewRows = 128;
 constexpr int kManyRowsThreads = 256;
-// No noise is larger: u is at most 1 - 2^-24. With room for rounding.
-constexpr float kNoiseBound = 16.7f;
-constexpr float kMassOne = 0x1p40f;
-
 __device__ float WarpMax(float value) {
 #pragma unroll
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
   }
   return value;
+}
+
+__device__ float LargestOf(const float (&values)[kStrips][kQuad]) {
+  float max = NegativeInfinity();  // fmaxf passes over NaN
+#pragma unroll
+  for (int strip = 0; strip < kStrips; ++strip) {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) max = fmaxf(max, values[strip][i]);
+  }
+  return max;
 }
 
 // One slice of one row for each warp.
@@ -41,13 +46,7 @@ __global__ void __launch_bounds__(kSliceThreads)
   for (int strip = 0; strip < kStrips; ++strip) {
     LoadQuad<kAligned>(logits, first + strip * kStripTokens, call.vocab, values[strip]);
   }
-  float max = NegativeInfinity();  // fmaxf passes over NaN
-#pragma unroll
-  for (int strip = 0; strip < kStrips; ++strip) {
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) max = fmaxf(max, values[strip][i]);
-  }
-  max = WarpMax(max);
+  float max = WarpMax(LargestOf(values));
   if (max > kLargest) {
     max = kLargest;
 #pragma unroll
@@ -91,46 +90,51 @@ __device__ int32_t FindInSlice(const Row& row, int32_t slice, float max) {
   return static_cast<int32_t>(__reduce_min_sync(kAllLanes, lowest));
 }
 
+// The key of the largest of max_of(slice), with the slice's number for a token. All lanes of a warp
+// call and get the result.
+template <typename MaxOf>
+__device__ uint64_t BestSlice(int32_t slice_count, const MaxOf& max_of) {
+  uint64_t best = 0;
+  for (int32_t slice = static_cast<int32_t>(threadIdx.x) % kWarpSize; slice < slice_count;
+       slice += kWarpSize) {
+    const uint64_t key = OrderKey(max_of(slice), slice);
+    best = key > best ? key : best;
+  }
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+    const uint64_t other = __shfl_xor_sync(kAllLanes, best, offset);
+    best = other > best ? other : best;
+  }
+  return best;
+}
+
+// One warp: the row's largest logit and its token.
+template <bool kAligned, typename MaxOf>
+__device__ void FindMax(const Row& row, int32_t slice_count, const MaxOf& max_of, Shared& shared) {
+  const uint64_t best = BestSlice(slice_count, max_of);
+  const int32_t token = FindInSlice<kAligned>(row, TokenOf(best), LogitOf(best));
+  if (threadIdx.x % kWarpSize != 0) return;
+  shared.max = LogitOf(best);
+  shared.max_token = token;
+}
+
 // The row's largest logit, its token, and log of the sum of exp(logit - max), for the whole block.
-// Warp 0 finds the token, warp 1 adds.
 template <bool kAligned>
 __device__ void CombineSlices(const Row& row, const SliceSum* slices, int32_t slice_count,
                               Shared& shared) {
+  const auto max_of = [slices](int32_t slice) { return slices[slice].max; };
   const auto warp = static_cast<int32_t>(threadIdx.x) / kWarpSize;
-  const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpSize;
-  if (warp < 2) {
-    uint64_t best = 0;
+  if (warp == 0) FindMax<kAligned>(row, slice_count, max_of, shared);
+  if (warp == 1) {
+    const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpSize;
+    const float max = LogitOf(BestSlice(slice_count, max_of));
+    float total = 0.0f;
     for (int32_t slice = lane; slice < slice_count; slice += kWarpSize) {
-      const uint64_t key = OrderKey(slices[slice].max, slice);
-      best = key > best ? key : best;
+      total = total + slices[slice].sum * ExpOfNegative(slices[slice].max - max);
     }
-    for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-      const uint64_t other = __shfl_xor_sync(kAllLanes, best, offset);
-      best = other > best ? other : best;
-    }
-    const float max = FromOrderedBits(static_cast<uint32_t>(best >> 32));
-    if (warp == 0) {
-      const int32_t token = FindInSlice<kAligned>(row, TokenOf(best), max);
-      if (lane == 0) shared.max_token = token;
-    } else {
-      float total = 0.0f;
-      for (int32_t slice = lane; slice < slice_count; slice += kWarpSize) {
-        const SliceSum part = slices[slice];
-        total = total + part.sum * ExpOfNegative(part.max - max);
-      }
-      total = WarpSum(total);
-      if (lane == 0) {
-        shared.max = max;
-        shared.logarithm = Log(total);
-      }
-    }
+    total = WarpSum(total);
+    if (lane == 0) shared.logarithm = Log(total);
   }
   __syncthreads();
-}
-
-__device__ uint64_t MassOf(const Row& row, float logit) {
-  const float scaled = Exp(__fdiv_rn(logit - row.max, row.temperature)) * kMassOne;
-  return static_cast<uint64_t>(static_cast<int64_t>(scaled));
 }
 
 struct CountWeight {
@@ -149,11 +153,6 @@ __device__ uint64_t SumMass(const Row& row, uint64_t cutoff, Shared& shared) {
   return BlockReduce(sum, shared, [](uint64_t a, uint64_t b) { return a + b; });
 }
 
-__device__ float Noise(uint32_t word) {
-  const float u = (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;
-  return -Log(-Log(u));
-}
-
 // The smallest key of the tokens that min-p keeps. All with a larger key are kept too, for a
 // rounded difference never falls where the logit rises.
 template <bool kAligned>
@@ -168,44 +167,42 @@ __device__ uint64_t MinPCutoff(const Row& row, float min_p, Shared& shared) {
   return BlockMin(cutoff, shared);
 }
 
-// The token with the largest (logit - max) / temperature + noise among those that pass `cutoff`.
-template <bool kAligned>
-__device__ int32_t FindNoisyMax(const Row& row, const DeviceSampleRow& params, uint64_t cutoff,
-                                int32_t max_token, Shared& shared) {
-  const NoiseKey noise_key = {
-      static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32),
-      static_cast<uint32_t>(params.position), static_cast<uint32_t>(params.choice_index)};
-  const auto max_id = static_cast<uint32_t>(max_token);
-  float best = Noise(PhiloxWord(Philox(max_id / kQuad, noise_key), max_id % kQuad));
-  uint64_t best_key = OrderKey(best + 0.0f, max_token);
-  // No noise lifts a token whose difference is smaller to the best so far.
-  float lowest = (best - kNoiseBound) * row.temperature;
-  ForQuads<kAligned>(row, [&](int32_t token, const float(&logits)[kQuad]) {
-    const float largest = fmaxf(fmaxf(logits[0], logits[1]), fmaxf(logits[2], logits[3]));
-    if (!(largest - row.max >= lowest)) return;
-    const uint4 words = Philox(static_cast<uint32_t>(token) / kQuad, noise_key);
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      const float logit = Finite(logits[i]);
-      if (logit - row.max < lowest || OrderKey(logit, token + i) < cutoff) continue;
-      const float scaled = __fdiv_rn(logit - row.max, row.temperature);
-      const float noisy = scaled + Noise(PhiloxWord(words, i)) + 0.0f;
-      const uint64_t key = OrderKey(noisy, token + i);
-      if (key <= best_key) continue;
-      best_key = key;
-      best = noisy;
-      lowest = (best - kNoiseBound) * row.temperature;
-    }
-  });
-  return TokenOf(BlockMax(best_key, shared));
+__device__ bool HasTopK(const Row& row, const DeviceSampleRow& params) {
+  return params.top_k > 0 && params.top_k < row.vocab;
 }
 
+// The filters on a list of candidates: how many of the first ones they keep. -1 if the list has not
+// all that are kept.
 template <bool kAligned>
-__device__ int32_t ChooseToken(const Row& row, const DeviceSampleRow& params, int32_t max_token,
-                               Shared& shared) {
-  if (params.temperature <= 0.0f) return max_token;
+__device__ int32_t CountKept(const Row& row, const DeviceSampleRow& params, int32_t slice_count,
+                             Shared& shared) {
+  const bool has_top_k = HasTopK(row, params);
+  const int32_t rank =
+      has_top_k && params.top_k <= slice_count ? params.top_k : max(slice_count * 3 / 4, 1);
+  if (!ListCandidates<kAligned>(row, slice_count, rank, shared)) return -1;
+  int32_t kept = shared.candidate_count;
+  bool is_complete = false;  // all tokens that are kept so far are in the list
+  if (has_top_k) {
+    if (kept < params.top_k) return -1;
+    kept = params.top_k;
+    is_complete = true;
+  }
+  if (params.min_p > 0.0f) {
+    const int32_t above = CountAbove(row, row.temperature * Log(params.min_p), kept, shared);
+    is_complete = is_complete || above < kept;
+    if (!is_complete) return -1;
+    kept = above;
+  }
+  if (params.top_p >= 1.0f) return is_complete ? kept : -1;
+  const uint64_t total = is_complete ? 0 : SumMass<kAligned>(row, 0, shared);
+  return CountMass(row, params.top_p, total, kept, shared);
+}
+
+// The filters on any row, as a key that the tokens that are kept pass.
+template <bool kAligned>
+__device__ uint64_t FindCutoff(const Row& row, const DeviceSampleRow& params, Shared& shared) {
   uint64_t cutoff = 0;
-  if (params.top_k > 0 && params.top_k < row.vocab) {
+  if (HasTopK(row, params)) {
     cutoff = SelectCutoff<kAligned>(row, cutoff, params.top_k, CountWeight(), shared);
   }
   if (params.min_p > 0.0f) {
@@ -213,32 +210,56 @@ __device__ int32_t ChooseToken(const Row& row, const DeviceSampleRow& params, in
     cutoff = min_p_cutoff > cutoff ? min_p_cutoff : cutoff;
   }
   if (params.top_p < 1.0f) {
-    const uint64_t total = SumMass<kAligned>(row, cutoff, shared);
-    const double share = ceil(static_cast<double>(params.top_p) * static_cast<double>(total));
-    const auto target = share < 1.0 ? uint64_t{1} : static_cast<uint64_t>(share);
-    cutoff =
-        SelectCutoff<kAligned>(row, cutoff, target < total ? target : total, MassWeight(), shared);
+    const uint64_t target = TargetMass(params.top_p, SumMass<kAligned>(row, cutoff, shared));
+    cutoff = SelectCutoff<kAligned>(row, cutoff, target, MassWeight(), shared);
+  }
+  return cutoff;
+}
+
+// `slice_maxima` are those of the row. REQUIRES: temperature > 0.
+template <bool kAligned>
+__device__ int32_t ChooseWithNoise(const Row& row, const DeviceSampleRow& params,
+                                   int32_t slice_count, int32_t max_token, Shared& shared) {
+  uint64_t cutoff = 0;
+  if (HasTopK(row, params) || params.min_p > 0.0f || params.top_p < 1.0f) {
+    const int32_t kept = CountKept<kAligned>(row, params, slice_count, shared);
+    if (kept > 0) return FindNoisyCandidate(row, params, kept, shared);
+    cutoff = FindCutoff<kAligned>(row, params, shared);
   }
   return FindNoisyMax<kAligned>(row, params, cutoff, max_token, shared);
 }
 
+__device__ void LoadSliceMaxima(const SliceSum* slices, int32_t slice_count, Shared& shared) {
+  for (auto slice = static_cast<int32_t>(threadIdx.x); slice < slice_count;
+       slice += static_cast<int32_t>(blockDim.x)) {
+    shared.slice_maxima[slice] = slices[slice].max;
+  }
+  __syncthreads();
+}
+
 // The row's first `count` tokens in decreasing order of key.
 template <bool kAligned>
-__device__ void WriteTop(const Row& row, int32_t count, TokenLogprob* out, Shared& shared) {
-  const uint64_t cutoff = SelectCutoff<kAligned>(row, 0, count, CountWeight(), shared);
-  if (threadIdx.x == 0) shared.top_size = 0;
+__device__ void WriteTop(const Row& row, const SliceSum* slices, int32_t slice_count, int32_t count,
+                         TokenLogprob* out, Shared& shared) {
+  LoadSliceMaxima(slices, slice_count, shared);
+  const int32_t rank = min(count, slice_count);
+  bool is_listed = ListCandidates<kAligned>(row, slice_count, rank, shared);
+  is_listed = is_listed && shared.candidate_count >= count;
   __syncthreads();
-  ForTokens<kAligned>(row, [&](int32_t token, float logit) {
-    const uint64_t key = OrderKey(logit, token);
-    if (key >= cutoff) shared.top_keys[atomicAdd(&shared.top_size, 1)] = key;
-  });
-  __syncthreads();
+  if (!is_listed) {
+    const uint64_t cutoff = SelectCutoff<kAligned>(row, 0, count, CountWeight(), shared);
+    if (threadIdx.x == 0) shared.candidate_count = 0;
+    __syncthreads();
+    ForTokens<kAligned>(row, [&](int32_t token, float logit) {
+      const uint64_t key = OrderKey(logit, token);
+      if (key >= cutoff) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = key;
+    });
+    __syncthreads();
+    SortCandidates(shared);
+  }
   if (static_cast<int32_t>(threadIdx.x) >= count) return;
-  const uint64_t key = shared.top_keys[threadIdx.x];
-  int32_t place = 0;
-  for (int32_t i = 0; i < count; ++i) place += shared.top_keys[i] > key ? 1 : 0;
-  const float logit = FromOrderedBits(static_cast<uint32_t>(key >> 32));
-  out[place] = {TokenOf(key), (logit - row.max) - shared.logarithm};
+  const uint64_t key = shared.candidates[threadIdx.x];
+  out[threadIdx.x] = {TokenOf(key), (LogitOf(key) - row.max) - shared.logarithm};
 }
 
 __device__ float Edit(float logit, const LogitEdit& edit) {
@@ -248,16 +269,22 @@ __device__ float Edit(float logit, const LogitEdit& edit) {
   return repeated - edit.penalty;
 }
 
+// The slices' largest logits, of the row as it is now.
 template <bool kAligned>
-__device__ uint64_t FindMax(const Row& row, Shared& shared) {
-  float max = NegativeInfinity();
-  int32_t max_token = 0;
-  ForTokens<kAligned>(row, [&](int32_t token, float logit) {
-    if (logit <= max) return;
-    max = logit;
-    max_token = token;
-  });
-  return BlockMax(OrderKey(max, max_token), shared);
+__device__ void FindSliceMaxima(const Row& row, int32_t slice_count, Shared& shared) {
+  const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpSize;
+  for (int32_t slice = static_cast<int32_t>(threadIdx.x) / kWarpSize; slice < slice_count;
+       slice += static_cast<int32_t>(blockDim.x) / kWarpSize) {
+    const int32_t first = slice * kSliceTokens + lane * kQuad;
+    float values[kStrips][kQuad];
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      LoadQuad<kAligned>(row.logits, first + strip * kStripTokens, row.vocab, values[strip]);
+    }
+    const float max = Finite(WarpMax(LargestOf(values)));
+    if (lane == 0) shared.slice_maxima[slice] = max;
+  }
+  __syncthreads();
 }
 
 // Makes the row's edits, in device memory that the caller owns; only this block touches the row.
@@ -289,18 +316,26 @@ __device__ void UndoEdits(const SampleCall& call, const DeviceSampleRow& params,
 
 // The token of a row that has finite logits and none given.
 template <bool kAligned>
-__device__ int32_t ChooseFromRow(const SampleCall& call, const DeviceSampleRow& params, Row row,
-                                 Shared& shared) {
-  int32_t max_token = shared.max_token;
-  if (params.edit_count > 0) {
+__device__ int32_t ChooseToken(const SampleCall& call, const DeviceSampleRow& params, Row row,
+                               const SliceSum* slices, int32_t slice_count, Shared& shared) {
+  const bool is_edited = params.edit_count > 0;
+  if (is_edited) {
     MakeEdits(call, params, row);
-    const uint64_t max_key = FindMax<kAligned>(row, shared);
-    row.max = FromOrderedBits(static_cast<uint32_t>(max_key >> 32));
-    max_token = TokenOf(max_key);
+    FindSliceMaxima<kAligned>(row, slice_count, shared);
+    const auto max_of = [&shared](int32_t slice) { return shared.slice_maxima[slice]; };
+    if (threadIdx.x < kWarpSize) FindMax<kAligned>(row, slice_count, max_of, shared);
+    __syncthreads();
+    row.max = shared.max;
+  } else if (params.temperature > 0.0f) {
+    LoadSliceMaxima(slices, slice_count, shared);
   }
-  const int32_t token_id =
-      row.max == NegativeInfinity() ? 0 : ChooseToken<kAligned>(row, params, max_token, shared);
-  if (params.edit_count > 0) UndoEdits(call, params, row);
+  int32_t token_id = shared.max_token;
+  if (row.max == NegativeInfinity()) {
+    token_id = 0;
+  } else if (params.temperature > 0.0f) {
+    token_id = ChooseWithNoise<kAligned>(row, params, slice_count, token_id, shared);
+  }
+  if (is_edited) UndoEdits(call, params, row);
   return token_id;
 }
 
@@ -312,16 +347,16 @@ __global__ void __launch_bounds__(kMaxThreads) ChooseKernel(SampleCall call, int
   const int32_t top_count = min(params.top_count, call.vocab);
   TokenLogprob* const top = call.top + int64_t{blockIdx.x} * kMaxTopLogprobs;
   Row row = {call.logits + int64_t{blockIdx.x} * call.vocab, call.vocab, 0.0f, params.temperature};
-  CombineSlices<kAligned>(row, call.slices + int64_t{blockIdx.x} * slice_count, slice_count,
-                          shared);
+  const SliceSum* const slices = call.slices + int64_t{blockIdx.x} * slice_count;
+  CombineSlices<kAligned>(row, slices, slice_count, shared);
   row.max = shared.max;
   TokenLogprob result = {max(params.given_token, 0), NegativeInfinity()};
   if (row.max != NegativeInfinity()) {
     if (params.given_token < 0) {
-      result.token_id = ChooseFromRow<kAligned>(call, params, row, shared);
+      result.token_id = ChooseToken<kAligned>(call, params, row, slices, slice_count, shared);
     }
     result.logprob = (Finite(row.logits[result.token_id]) - row.max) - shared.logarithm;
-    if (top_count > 0) WriteTop<kAligned>(row, top_count, top, shared);
+    if (top_count > 0) WriteTop<kAligned>(row, slices, slice_count, top_count, top, shared);
   } else if (static_cast<int32_t>(threadIdx.x) < top_count) {
     top[threadIdx.x] = {static_cast<int32_t>(threadIdx.x), NegativeInfinity()};
   }

@@ -22,8 +22,8 @@
 //   A given token is taken as it is. The most likely tokens of a row that asks for them are in
 //   order of (logit, id), without edits.
 // NaN counts as -infinity, +infinity as the largest float. A row without a finite logit gives token
-// 0 and -infinity; one whose edits leave no finite logit gives token 0. The k-th largest is found
-// by counting digits of the ordered bits, without sorting.
+// 0 and -infinity; one whose edits leave no finite logit gives token 0. How the tokens that are
+// kept are found is in no result: from a short list, or by counting digits of the ordered bits.
 
 #include <cuda_runtime_api.h>
 

@@ -105,6 +105,45 @@ TEST_F(SamplingTest, AgreesWithTheCpuBackend) {
   EXPECT_EQ(compared, 4 * 48);
 }
 
+// Rows of which a short list has all that is kept, and rows of which none has: steep, flat, and
+// with all logits the same.
+TEST_F(SamplingTest, FiltersAgreeWithTheCpuBackendHoweverManyTokensTheyKeep) {
+  cpu::SampleScratch scratch;
+  for (const int32_t vocab : {2049, 20001, 128256}) {
+    for (const float scale : {40.0f, 6.0f, 2.0f, 0.01f, 0.0f}) {
+      const auto row = RandomLogits(40, vocab, scale);
+      std::vector<SampleRow> params;
+      for (const int32_t top_k : {0, 2, 40, 126, 127, 1500}) {
+        for (const float top_p : {1.0f, 0.95f, 0.2f}) {
+          for (const float min_p : {0.0f, 1e-6f, 0.1f}) {
+            params.push_back({.temperature = 0.5f + 0.5f * static_cast<float>(params.size() % 3),
+                              .top_k = top_k,
+                              .top_p = top_p,
+                              .min_p = min_p,
+                              .seed = params.size(),
+                              .position = 77,
+                              .top_count = params.size() % 2 == 0 ? 20 : 0});
+          }
+        }
+      }
+      std::vector<float> logits;
+      for (size_t i = 0; i < params.size(); ++i) {
+        logits.insert(logits.end(), row.begin(), row.end());
+      }
+      const auto sampled = Sample(logits, vocab, params);
+      for (size_t i = 0; i < params.size(); ++i) {
+        const SampledToken expected = cpu::SampleToken(row.data(), vocab, params[i], scratch);
+        EXPECT_EQ(sampled[i].token_id, expected.token_id)
+            << "vocab " << vocab << " scale " << scale << " row " << i;
+        ASSERT_EQ(sampled[i].top.size(), expected.top.size());
+        for (size_t j = 0; j < expected.top.size(); ++j) {
+          EXPECT_EQ(sampled[i].top[j].token_id, expected.top[j].token_id) << vocab << " row " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(SamplingTest, EditsAndMinPAgreeWithTheCpuBackendAndLeaveTheLogits) {
   cpu::SampleScratch scratch;
   for (const int32_t vocab : {5, 1001, 49152}) {
