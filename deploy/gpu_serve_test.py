@@ -210,7 +210,7 @@ class Matrix:
         if self.arguments.class_slack is not None:
             flags = [f"--class_slack={self.arguments.class_slack}", *flags]
         return self.launch(f"{name}-decoder", "selfsame-decoder", 0,
-                           [f"--kv_size_mb={kv_mb}", *flags])
+                           [f"--kv_size_mb={kv_mb}", *self.arguments.decoder_flags.split(), *flags])
 
     def start_pair(self, name, verifier_device=0, verifier_kv_mb=None, decoder_kv_mb=None,
                    verifier_flags=(), more_verifiers=()):
@@ -423,6 +423,7 @@ def parse_arguments():
     parser.add_argument("--class_slack", help="the decoder's; 0: the fast path at its most different")
     parser.add_argument("--kv_size_mb", type=int, default=6144)
     parser.add_argument("--service_flags", default="", help="for all services, separated by spaces")
+    parser.add_argument("--decoder_flags", default="", help="for decoders")
     return parser.parse_args()
 
 

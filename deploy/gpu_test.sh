@@ -46,7 +46,8 @@ model=${GPU_TEST_MODEL:-$(mktemp -d)}
 [[ -n ${GPU_TEST_MODEL:-} ]] || "$bundle/run" selfsame-tiny-model "$model"
 # Both services on the device: deterministic answers must not change, ordinary ones must.
 check services python3 "$here/gpu_serve_test.py" "$bundle" "$logs/services" --model="$model" \
-  --placements=one,small --phases=2:0.25,8:0.5 --tokens=160 --kv_size_mb=2048 --class_slack=0
+  --placements=one,small --phases=2:0.25,128:0.9 --decoder_flags=--max_batch_size=128 \
+  --tokens=160 --kv_size_mb=2048 --class_slack=0
 
 if [[ ${GPU_TEST_SANITIZER:-on} != off ]]; then
   small='RowOpsTest.RopeRotates*:RowOpsTest.AddRmsNorm*:RowOpsTest.EmbedAndGather*'
