@@ -112,6 +112,14 @@ struct RopeTable {
   bool operator==(const RopeTable&) const = default;
 };
 
+// RMS norm of each q and k head, of models that have it.
+struct QkNorm {
+  const BFloat16* q_weight = nullptr;  // [head_dim]
+  const BFloat16* k_weight = nullptr;  // [head_dim]
+  float epsilon = 0.0f;
+  bool operator==(const QkNorm&) const = default;
+};
+
 // A change of one token's logit before a token is chosen, in this order:
 //   x = logit + bias;  x = x > 0 ? x / repetition : x * repetition;  x = x - penalty.
 // A bias of -infinity bans the token.
@@ -205,15 +213,11 @@ class Ops {
   // out[i, :] = x[pass.logit_rows[i], :].  [.., width]
   virtual void GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) = 0;
 
-  // In place, on the pass's qkv rows [row_count, qkv_width]: RMS norm over each q and k head.
-  // Weights: [head_dim].
-  virtual void QkNorm(const AttentionShape& shape, const BFloat16* q_weight,
-                      const BFloat16* k_weight, float epsilon, BFloat16* qkv) = 0;
-
-  // In place: rotates q and k by the row's position (pairs i and i + head_dim / 2, as Llama does),
-  // rounds to bf16 and writes k and v to the cache. Padding rows write nothing.
-  virtual void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                              KvLayer kv) = 0;
+  // In place, on the pass's qkv rows [row_count, qkv_width]: norms each q and k head (unless `norm`
+  // is null), rotates q and k by the row's position (pairs i and i + head_dim / 2, as Llama does),
+  // rounds to bf16 after each and writes k and v to the cache. Padding rows write nothing there.
+  virtual void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm,
+                              const RopeTable& rope, BFloat16* qkv, KvLayer kv) = 0;
 
   // Causal attention of every row of the pass over the cached positions 0 .. its own.
   // out: [row_count, output_width]; padding rows become zero. Scale: 1 / sqrt(head_dim).

@@ -122,7 +122,7 @@ void LayerModel::Layer(int32_t rows) {
                            .sin = angles + kMaxPositions * (shape_.attention.head_dim / 2),
                            .max_positions = kMaxPositions};
   ops_->Gemm(Data(normed_), rows, *qkv_weights_, nullptr, Data(qkv_));
-  ops_->RopeAndStoreKv(shape_.attention, table, Data(qkv_), {Data(kv_)});
+  ops_->RopeAndStoreKv(shape_.attention, nullptr, table, Data(qkv_), {Data(kv_)});
   Attend();
   ops_->Gemm(Data(attended_), rows, *output_weights_, nullptr, Data(normed_));
   ops_->AddRmsNorm(Data(residual_), Data(normed_), Data(norm_), 1e-5f, rows, shape_.hidden,
@@ -166,7 +166,7 @@ absl::Status LayerModel::RunPart(Part part, const LayerPass& pass, int32_t count
         Attend();
         break;
       case Part::kRope:
-        ops_->RopeAndStoreKv(shape_.attention, {angles, angles, kMaxPositions}, Data(qkv_),
+        ops_->RopeAndStoreKv(shape_.attention, nullptr, {angles, angles, kMaxPositions}, Data(qkv_),
                              {Data(kv_)});
         break;
       case Part::kNorm:

@@ -110,6 +110,7 @@ absl::Status MeasureRowOps(cudaStream_t stream) {
                                     .rows = rows,
                                     .width = kHidden};
     const cuda::RopeArgs rope = {.shape = kShape,
+                                 .norm = {},
                                  .table = {angles.data<float>(), angles.data<float>(), kPositions},
                                  .positions = positions.data<int32_t>(),
                                  .kv_slots = positions.data<int32_t>(),

@@ -49,7 +49,8 @@ class Model {
     for (int32_t i = 0; i < kLayers; ++i) {
       const Layer& layer = layers[i];
       ops->Gemm(a.normal, rows, *layer.qkv, nullptr, a.wide);
-      ops->RopeAndStoreKv(kShape, {table.data(), table.data(), kMaxPositions}, a.wide, kv[i]);
+      ops->RopeAndStoreKv(kShape, nullptr, {table.data(), table.data(), kMaxPositions}, a.wide,
+                          kv[i]);
       ops->Attention(kShape, a.wide, kv[i], a.mixed);
       ops->Gemm(a.mixed, rows, *layer.o, nullptr, a.normal);
       ops->AddRmsNorm(a.residual, a.normal, norm.data(), 1e-5f, rows, kHidden, a.normal);

@@ -134,11 +134,10 @@ void Model::Forward(const Pass& pass, KvCache& kv) {
 // Reads normed_, leaves the block's output in projected_.
 void Model::AttentionBlock(const LayerWeights& layer, int32_t rows, KvLayer kv) {
   ops_->Gemm(Rows(normed_), rows, *layer.qkv, VectorData(layer.qkv_bias), Rows(qkv_));
-  if (layer.q_norm != nullptr) {
-    ops_->QkNorm(shape_, VectorData(layer.q_norm), VectorData(layer.k_norm),
-                 config_.rms_norm_epsilon, Rows(qkv_));
-  }
-  ops_->RopeAndStoreKv(shape_, RopeTableOf(*rope_, config_, limits_.context_limit), Rows(qkv_), kv);
+  const QkNorm norm = {VectorData(layer.q_norm), VectorData(layer.k_norm),
+                       config_.rms_norm_epsilon};
+  ops_->RopeAndStoreKv(shape_, layer.q_norm != nullptr ? &norm : nullptr,
+                       RopeTableOf(*rope_, config_, limits_.context_limit), Rows(qkv_), kv);
   ops_->Attention(shape_, Rows(qkv_), kv, Rows(attended_));
   ops_->Gemm(Rows(attended_), rows, *layer.output, VectorData(layer.output_bias), Rows(projected_));
   ops_->ReduceRanks(Rows(projected_), int64_t{rows} * config_.hidden_size);

@@ -87,10 +87,8 @@ class CpuOps : public Ops {
     RunGemm(x, rows, static_cast<const CpuPackedMatrix&>(w), {nullptr, y, nullptr});
   }
   void GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) override;
-  void QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
-              float epsilon, BFloat16* qkv) override;
-  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                      KvLayer kv) override;
+  void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                      BFloat16* qkv, KvLayer kv) override;
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                  BFloat16* out) override;
   void SiluMul(const BFloat16* gate_up, int32_t rows, int32_t width, BFloat16* out) override;
@@ -128,8 +126,8 @@ class CpuOps : public Ops {
     });
   }
 
-  void RopeRow(const AttentionShape& shape, const RopeTable& rope, const RowPlace& place,
-               BFloat16* row, BFloat16* kv) const;
+  void RopeRow(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+               const RowPlace& place, BFloat16* row, BFloat16* kv) const;
 
   const Schedule schedule_;
   cpu::ThreadPool pool_;
@@ -249,26 +247,18 @@ void CpuOps::GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) {
   }
 }
 
-void CpuOps::QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
-                    float epsilon, BFloat16* qkv) {
-  const int32_t width = shape.qkv_width();
-  ForRows(pass_.row_count, width, [&](int64_t row) {
-    BFloat16* head = qkv + row * width;
-    for (int32_t i = 0; i < shape.head_count + shape.kv_head_count; ++i, head += shape.head_dim) {
-      const BFloat16* weight = i < shape.head_count ? q_weight : k_weight;
-      cpu::RmsNormRow(head, weight, epsilon, shape.head_dim, head);
-    }
-  });
-}
-
-void CpuOps::RopeRow(const AttentionShape& shape, const RopeTable& rope, const RowPlace& place,
-                     BFloat16* row, BFloat16* kv) const {
+void CpuOps::RopeRow(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                     const RowPlace& place, BFloat16* row, BFloat16* kv) const {
   SELFSAME_CHECK(place.position < rope.max_positions);
   const int64_t offset = int64_t{place.position} * (shape.head_dim / 2);
   const int32_t rotated_heads = shape.head_count + shape.kv_head_count;
-  for (int32_t head = 0; head < rotated_heads; ++head) {
-    cpu::RopeHead(rope.cos + offset, rope.sin + offset, shape.head_dim,
-                  row + head * shape.head_dim);
+  for (int32_t i = 0; i < rotated_heads; ++i) {
+    BFloat16* head = row + i * shape.head_dim;
+    if (norm != nullptr) {
+      const BFloat16* weight = i < shape.head_count ? norm->q_weight : norm->k_weight;
+      cpu::RmsNormRow(head, weight, norm->epsilon, shape.head_dim, head);
+    }
+    cpu::RopeHead(rope.cos + offset, rope.sin + offset, shape.head_dim, head);
   }
   if (place.sequence < 0) return;
   const int64_t block =
@@ -284,11 +274,12 @@ void CpuOps::RopeRow(const AttentionShape& shape, const RopeTable& rope, const R
   }
 }
 
-void CpuOps::RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                            KvLayer kv) {
+void CpuOps::RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                            BFloat16* qkv, KvLayer kv) {
   const int32_t width = shape.qkv_width();
-  ForRows(pass_.row_count, width,
-          [&](int64_t row) { RopeRow(shape, rope, places_[row], qkv + row * width, kv.data); });
+  ForRows(pass_.row_count, width, [&](int64_t row) {
+    RopeRow(shape, norm, rope, places_[row], qkv + row * width, kv.data);
+  });
 }
 
 void CpuOps::Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,

@@ -22,7 +22,7 @@ namespace cuda {
 namespace {
 
 // Changes whenever a kernel's bits may change.
-constexpr int kArithmeticVersion = 3;
+constexpr int kArithmeticVersion = 4;
 // The one whose warpgroup instructions the kernels are built with.
 constexpr int kWarpgroupCapability = 90;
 // Larger passes are rarely of single rows.
@@ -173,20 +173,12 @@ class CudaOps final : public Ops {
                     .out = out});
   }
 
-  void QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
-              float epsilon, BFloat16* qkv) override {
-    Do(QkNormArgs{.shape = shape,
-                  .q_weight = q_weight,
-                  .k_weight = k_weight,
-                  .qkv = qkv,
-                  .epsilon = epsilon,
-                  .rows = view().row_count});
-  }
-
-  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                      KvLayer kv) override {
+  void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                      BFloat16* qkv, KvLayer kv) override {
     SELFSAME_CHECK(shape.head_dim % 16 == 0);
+    SELFSAME_CHECK(norm == nullptr || TakesQkNorm(shape));
     Do(RopeArgs{.shape = shape,
+                .norm = norm != nullptr ? *norm : QkNorm{},
                 .table = rope,
                 .positions = view().positions,
                 .kv_slots = view().kv_slots,

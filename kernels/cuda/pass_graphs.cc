@@ -33,9 +33,6 @@ class Enqueuer {
   absl::Status operator()(const RmsNormArgs& args) const {
     return ToStatus(RunRmsNorm(args, stream_), "RMS norm");
   }
-  absl::Status operator()(const QkNormArgs& args) const {
-    return ToStatus(RunQkNorm(args, stream_), "q and k norm");
-  }
   absl::Status operator()(const RopeArgs& args) const {
     return ToStatus(RunRopeAndStoreKv(args, stream_), "RoPE");
   }

@@ -37,8 +37,8 @@ struct SiluMulOp {
   BFloat16* out = nullptr;
   bool operator==(const SiluMulOp&) const = default;
 };
-using PassOp = std::variant<GatherRowsOp, GemmOp, RmsNormArgs, QkNormArgs, RopeArgs, AttentionArgs,
-                            SiluMulOp, SampleCall>;
+using PassOp =
+    std::variant<GatherRowsOp, GemmOp, RmsNormArgs, RopeArgs, AttentionArgs, SiluMulOp, SampleCall>;
 
 // Enqueues one op.
 absl::Status Enqueue(const PassOp& op, GemmPlans& plans, cudaStream_t stream);

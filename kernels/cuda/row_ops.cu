@@ -6,7 +6,6 @@ namespace {
 
 constexpr int kRowThreads = 256;
 constexpr int kRopeThreads = 128;
-constexpr int kHeadWarps = 8;
 constexpr int32_t kRowStep = kRowThreads * kVectorElements;  // elements that a block takes at once
 
 // Whether rows of this width can be read 16 bytes at a time.
@@ -152,27 +151,6 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
   }
 }
 
-__global__ void __launch_bounds__(kHeadWarps* kWarpSize) QkNormKernel(QkNormArgs args) {
-  const int32_t heads = args.shape.head_count + args.shape.kv_head_count;
-  const int32_t task =
-      static_cast<int32_t>(blockIdx.x) * kHeadWarps + static_cast<int32_t>(threadIdx.x) / kWarpSize;
-  if (task >= args.rows * heads) return;
-  const int32_t head = task % heads;
-  const int32_t head_dim = args.shape.head_dim;
-  BFloat16* x = args.qkv + int64_t{task / heads} * QkvWidth(args.shape) + int64_t{head} * head_dim;
-  const BFloat16* weight = head < args.shape.head_count ? args.q_weight : args.k_weight;
-  const int32_t lane = threadIdx.x % kWarpSize;
-  float sum = 0.0f;
-  for (int32_t i = lane; i < head_dim; i += kWarpSize) {
-    const float value = Widen(x[i]);
-    sum = __fmaf_rn(value, value, sum);
-  }
-  const float scale = InverseRms(WarpSum(sum), head_dim, args.epsilon);
-  for (int32_t i = lane; i < head_dim; i += kWarpSize) {
-    x[i] = Narrow(Widen(Narrow(Widen(x[i]) * scale)) * Widen(weight[i]));
-  }
-}
-
 __device__ void LoadAngles(const float* table, float (&out)[kVectorElements]) {
 #pragma unroll
   for (int i = 0; i < kVectorElements; i += 4) {
@@ -184,9 +162,38 @@ __device__ void LoadAngles(const float* table, float (&out)[kVectorElements]) {
   }
 }
 
-// Eight pairs of one head: elements i .. i+7 and half + i ...
-__device__ void RotateEight(const float* cos, const float* sin, int32_t i, int32_t head_dim,
-                            BFloat16* head, BFloat16* cached) {
+// Norms the sixteen elements that each of the head's threads has: head_dim / 16 neighbouring lanes,
+// a power of two.
+__device__ void NormPairs(const BFloat16* weight, float epsilon, int32_t i, int32_t head_dim,
+                          float (&low)[kVectorElements], float (&high)[kVectorElements]) {
+  const int32_t threads = head_dim / (2 * kVectorElements);
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpSize;
+  const unsigned lanes = kAllLanes >> (kWarpSize - threads) << lane / threads * threads;
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kVectorElements; ++j) sum = __fmaf_rn(low[j], low[j], sum);
+#pragma unroll
+  for (int j = 0; j < kVectorElements; ++j) sum = __fmaf_rn(high[j], high[j], sum);
+  for (int32_t offset = threads / 2; offset > 0; offset /= 2) {
+    sum = sum + __shfl_xor_sync(lanes, sum, offset);
+  }
+  const float scale = InverseRms(sum, head_dim, epsilon);
+  float low_weight[kVectorElements];
+  float high_weight[kVectorElements];
+  LoadEight(weight, i, head_dim, true, low_weight);
+  LoadEight(weight, head_dim / 2 + i, head_dim, true, high_weight);
+#pragma unroll
+  for (int j = 0; j < kVectorElements; ++j) {
+    low[j] = Widen(Narrow(Widen(Narrow(low[j] * scale)) * low_weight[j]));
+    high[j] = Widen(Narrow(Widen(Narrow(high[j] * scale)) * high_weight[j]));
+  }
+}
+
+// Eight pairs of one head: elements i .. i+7 and half + i ... `weight`: of the norm.
+template <bool kHasNorm>
+__device__ void RotateEight(const RopeArgs& args, int64_t table_row, const BFloat16* weight,
+                            int32_t i, BFloat16* head, BFloat16* cached) {
+  const int32_t head_dim = args.shape.head_dim;
   const int32_t half = head_dim / 2;
   float low[kVectorElements];
   float high[kVectorElements];
@@ -194,8 +201,9 @@ __device__ void RotateEight(const float* cos, const float* sin, int32_t i, int32
   float s[kVectorElements];
   LoadEight(head, i, head_dim, true, low);
   LoadEight(head, half + i, head_dim, true, high);
-  LoadAngles(cos + i, c);
-  LoadAngles(sin + i, s);
+  LoadAngles(args.table.cos + table_row + i, c);
+  LoadAngles(args.table.sin + table_row + i, s);
+  if constexpr (kHasNorm) NormPairs(weight, args.norm.epsilon, i, head_dim, low, high);
 #pragma unroll
   for (int j = 0; j < kVectorElements; ++j) {
     const float a = low[j];
@@ -213,6 +221,7 @@ __device__ void RotateEight(const float* cos, const float* sin, int32_t i, int32
 
 // `blocks` blocks for each row, one task for each thread: first the rotations of its q and k heads,
 // then the copies of its v heads, eight pairs or elements each.
+template <bool kHasNorm>
 __global__ void __launch_bounds__(kRopeThreads) RopeKernel(RopeArgs args, int32_t blocks) {
   const int32_t row = static_cast<int32_t>(blockIdx.x) / blocks;
   const AttentionShape& shape = args.shape;
@@ -231,9 +240,9 @@ __global__ void __launch_bounds__(kRopeThreads) RopeKernel(RopeArgs args, int32_
     const int32_t head = task / per_head;
     const int32_t kv_head = head - shape.head_count;
     const int64_t table_row = int64_t{args.positions[row]} * (head_dim / 2);
-    RotateEight(args.table.cos + table_row, args.table.sin + table_row,
-                task % per_head * kVectorElements, head_dim, qkv + int64_t{head} * head_dim,
-                slot >= 0 && kv_head >= 0 ? keys + kv_head * head_size : nullptr);
+    RotateEight<kHasNorm>(args, table_row, kv_head < 0 ? args.norm.q_weight : args.norm.k_weight,
+                          task % per_head * kVectorElements, qkv + int64_t{head} * head_dim,
+                          slot >= 0 && kv_head >= 0 ? keys + kv_head * head_size : nullptr);
     return;
   }
   const int32_t element = (task - rotations) * kVectorElements;
@@ -294,11 +303,9 @@ cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream) {
-  const int32_t tasks = args.rows * (args.shape.head_count + args.shape.kv_head_count);
-  const int32_t blocks = (tasks + kHeadWarps - 1) / kHeadWarps;
-  QkNormKernel<<<blocks, kHeadWarps * kWarpSize, 0, stream>>>(args);
-  return cudaGetLastError();
+bool TakesQkNorm(const AttentionShape& shape) {
+  const int32_t head_dim = shape.head_dim;
+  return head_dim >= 16 && head_dim <= 512 && (head_dim & (head_dim - 1)) == 0;
 }
 
 cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream) {
@@ -306,7 +313,8 @@ cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream) {
   const int32_t pairs = (shape.head_count + shape.kv_head_count) * shape.head_dim / 2;
   const int32_t tasks = (pairs + shape.kv_head_count * shape.head_dim) / kVectorElements;
   const int32_t blocks = (tasks + kRopeThreads - 1) / kRopeThreads;
-  RopeKernel<<<args.rows * blocks, kRopeThreads, 0, stream>>>(args, blocks);
+  const auto kernel = args.norm.q_weight != nullptr ? RopeKernel<true> : RopeKernel<false>;
+  kernel<<<args.rows * blocks, kRopeThreads, 0, stream>>>(args, blocks);
   return cudaGetLastError();
 }
 

@@ -28,25 +28,16 @@ struct RmsNormArgs {
 };
 cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
 
-// In place on qkv [rows, qkv_width]: the same norm over each q and k head, one warp a head: lane l
-// adds the squares of elements l, l + 32, ..; then a butterfly.
-struct QkNormArgs {
-  AttentionShape shape;
-  const BFloat16* q_weight = nullptr;  // [head_dim]
-  const BFloat16* k_weight = nullptr;  // [head_dim]
-  BFloat16* qkv = nullptr;
-  float epsilon = 0.0f;
-  int32_t rows = 0;
-  bool operator==(const QkNormArgs&) const = default;
-};
-cudaError_t RunQkNorm(const QkNormArgs& args, cudaStream_t stream);
-
+// With a norm: first the same norm over each q and k head. Sum of squares: thread t of head_dim /
+// 16 adds elements 8t .. 8t+7, then head_dim / 2 + 8t .., each by a fused multiply-add; then a
+// butterfly.
 // Rotates q and k by the row's position: with c, s of (position, i) and a, b the elements i and
 // i + head_dim / 2: a' = fma(a, c, -(b * s)), b' = fma(b, c, a * s), rounded to bf16. Writes q and
-// k back, and k and v to the cache. REQUIRES: head_dim is a multiple of 16; cos and
-// sin start at multiples of 16 bytes.
+// k back, and k and v to the cache. REQUIRES: head_dim is a multiple of 16; cos and sin start at
+// multiples of 16 bytes; with a norm, TakesQkNorm(shape).
 struct RopeArgs {
   AttentionShape shape;
+  QkNorm norm;  // weights null: none
   RopeTable table;
   const int32_t* positions = nullptr;  // [rows]
   const int32_t* kv_slots = nullptr;  // [rows]: block * 16 + place in it, or -1: nothing is written
@@ -55,6 +46,7 @@ struct RopeArgs {
   int32_t rows = 0;
   bool operator==(const RopeArgs&) const = default;
 };
+bool TakesQkNorm(const AttentionShape& shape);  // head_dim: 16, 32, .. 512
 cudaError_t RunRopeAndStoreKv(const RopeArgs& args, cudaStream_t stream);
 
 // out[r, i] = bf16(gate / (1 + exp(-gate)) * up), exp and the quotient by the hardware's

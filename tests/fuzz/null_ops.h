@@ -25,8 +25,8 @@ class NullOps final : public FakeOps {
   void Gemm(const BFloat16*, int32_t, const PackedMatrix&, const BFloat16*, BFloat16*) override {}
   void Logits(const BFloat16*, int32_t, const PackedMatrix&, float*) override {}
   void GatherLogitRows(const BFloat16*, int32_t, BFloat16*) override {}
-  void QkNorm(const AttentionShape&, const BFloat16*, const BFloat16*, float, BFloat16*) override {}
-  void RopeAndStoreKv(const AttentionShape&, const RopeTable&, BFloat16*, KvLayer) override {}
+  void RopeAndStoreKv(const AttentionShape&, const QkNorm*, const RopeTable&, BFloat16*,
+                      KvLayer) override {}
   void Attention(const AttentionShape&, const BFloat16*, KvLayer, BFloat16*) override {}
   void SiluMul(const BFloat16*, int32_t, int32_t, BFloat16*) override {}
   void ReduceRanks(BFloat16*, int64_t) override {}

@@ -127,7 +127,7 @@ CaseResult RunAttentionCase(Ops& ops, const AttentionShape& shape,
                  .positions = data.positions,
                  .sequences = data.sequences,
                  .logit_rows = {}});
-  ops.RopeAndStoreKv(shape,
+  ops.RopeAndStoreKv(shape, nullptr,
                      {.cos = static_cast<const float*>(cos->data()),
                       .sin = static_cast<const float*>(sin->data()),
                       .max_positions = data.max_position + 1},

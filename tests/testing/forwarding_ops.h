@@ -56,13 +56,9 @@ class ForwardingOps : public Ops {
   void GatherLogitRows(const BFloat16* x, int32_t width, BFloat16* out) override {
     ops_->GatherLogitRows(x, width, out);
   }
-  void QkNorm(const AttentionShape& shape, const BFloat16* q_weight, const BFloat16* k_weight,
-              float epsilon, BFloat16* qkv) override {
-    ops_->QkNorm(shape, q_weight, k_weight, epsilon, qkv);
-  }
-  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                      KvLayer kv) override {
-    ops_->RopeAndStoreKv(shape, rope, qkv, kv);
+  void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                      BFloat16* qkv, KvLayer kv) override {
+    ops_->RopeAndStoreKv(shape, norm, rope, qkv, kv);
   }
   void Attention(const AttentionShape& shape, const BFloat16* qkv, KvLayer kv,
                  BFloat16* out) override {

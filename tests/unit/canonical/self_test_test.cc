@@ -177,9 +177,9 @@ TEST_F(SelfTestTest, ReadingAnUnwrittenPositionIsNoticed) {
 class PaddingWritesKv final : public testing::ForwardingOps {
  public:
   using testing::ForwardingOps::ForwardingOps;
-  void RopeAndStoreKv(const AttentionShape& shape, const RopeTable& rope, BFloat16* qkv,
-                      KvLayer kv) override {
-    testing::ForwardingOps::RopeAndStoreKv(shape, rope, qkv, kv);
+  void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
+                      BFloat16* qkv, KvLayer kv) override {
+    testing::ForwardingOps::RopeAndStoreKv(shape, norm, rope, qkv, kv);
     int32_t covered = 0;
     for (const SequenceRows& sequence : pass().sequences) covered += sequence.row_count;
     if (covered < pass().row_count) kv.data[0] = ToBFloat16(1.0f);

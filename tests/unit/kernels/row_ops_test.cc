@@ -153,7 +153,8 @@ TEST(RowOpsTest, RopeRotatesAndStoresKeysAndValuesOfCoveredRowsOnly) {
       const int64_t block_elements = int64_t{2} * c.shape.kv_head_count * 16 * c.shape.head_dim;
       std::vector<BFloat16> kv(4 * block_elements, BFloat16{0x7fc1});
       ops->BeginPass(pass);
-      ops->RopeAndStoreKv(c.shape, {cos.data(), sin.data(), kPositions}, qkv.data(), {kv.data()});
+      ops->RopeAndStoreKv(c.shape, nullptr, {cos.data(), sin.data(), kPositions}, qkv.data(),
+                          {kv.data()});
       ASSERT_TRUE(ops->EndPass().ok());
       int64_t written = 0;
       for (int32_t row = 0; row < c.rows; ++row) {
@@ -186,6 +187,7 @@ TEST(RowOpsTest, RopeRotatesAndStoresKeysAndValuesOfCoveredRowsOnly) {
   }
 }
 
+// Without a turn (cos 1, sin 0), rotating leaves what the norm gives.
 TEST(RowOpsTest, QkNormNormalisesEachHeadAndLeavesValuesAlone) {
   const AttentionShape shape = {4, 2, 32};
   const int32_t rows = 3;
@@ -197,10 +199,13 @@ TEST(RowOpsTest, QkNormNormalisesEachHeadAndLeavesValuesAlone) {
   pass.row_count = rows;
   pass.token_ids = zeros;
   pass.positions = zeros;
+  const std::vector<float> cos(shape.head_dim / 2, 1.0f);
+  const std::vector<float> sin(shape.head_dim / 2, 0.0f);
+  const QkNorm norm = {q_weight.data(), k_weight.data(), kEpsilon};
   auto ops = MakeOps(Schedule::kCanonical, 2);
   auto qkv = before;
   ops->BeginPass(pass);
-  ops->QkNorm(shape, q_weight.data(), k_weight.data(), kEpsilon, qkv.data());
+  ops->RopeAndStoreKv(shape, &norm, {cos.data(), sin.data(), 1}, qkv.data(), {});
   ASSERT_TRUE(ops->EndPass().ok());
   for (int32_t head = 0; head < rows * 8; ++head) {
     const auto first = before.begin() + head * shape.head_dim;

@@ -93,10 +93,8 @@ class FakeOps : public Ops {
   }
   void Logits(const BFloat16*, int32_t, const PackedMatrix&, float*) override { std::abort(); }
   void GatherLogitRows(const BFloat16*, int32_t, BFloat16*) override { std::abort(); }
-  void QkNorm(const AttentionShape&, const BFloat16*, const BFloat16*, float, BFloat16*) override {
-    std::abort();
-  }
-  void RopeAndStoreKv(const AttentionShape&, const RopeTable&, BFloat16*, KvLayer) override {
+  void RopeAndStoreKv(const AttentionShape&, const QkNorm*, const RopeTable&, BFloat16*,
+                      KvLayer) override {
     std::abort();
   }
   void Attention(const AttentionShape&, const BFloat16*, KvLayer, BFloat16*) override {
