@@ -24,8 +24,8 @@ namespace selfsame {
 struct SyntheticModel {
   std::string shape;  // "8b" (Llama-3.1-8B), "3b" (Llama-3.2-3B) or "tiny"
   uint64_t seed = 0;
-  // With these the 8B shape's fast path flips as many tokens as a trained model's, SmolLM2-135M's, on
-  // the same GPU (bench/engine/flip_share_bench.cc, bench/results/h200.md).
+  // With these the 8B shape's fast path flips as many tokens as a trained model's, SmolLM2-135M's,
+  // on the same GPU (bench/engine/flip_share_bench.cc, bench/results/h200.md).
   double gain = 0.5;
   double beta = 0.25;
 

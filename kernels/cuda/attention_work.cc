@@ -9,9 +9,8 @@ namespace {
 
 // Blocks a multiprocessor should have to choose from: with fewer, splits get blocks of their own.
 constexpr double kTargetBlocksPerProcessor = 6.0;
-// The same where one block of warpgroups fills a multiprocessor: few more splits than processors
-// would cost a round of blocks.
-constexpr double kTargetWarpgroupBlocksPerProcessor = 0.5;
+// What merging splits costs, in tiles that a block of warpgroups scans meanwhile.
+constexpr int64_t kMergeTiles = 4;
 // Below this many, the fast schedule cuts finer than the canonical one.
 constexpr int32_t kMinBlocksPerProcessor = 2;
 constexpr int32_t kMinSplitKeys = 128;
@@ -46,13 +45,37 @@ struct MaySplit {
   bool small = false;
   bool large = false;
 };
-MaySplit DecideSplits(const BlockCounts& whole, const AttentionLimits& limits) {
-  const auto is_few = [&limits](int64_t blocks, double target) {
-    return static_cast<double>(blocks) < target * limits.processor_count;
-  };
-  const bool are_all_few = is_few(whole.small + whole.large, kTargetBlocksPerProcessor);
-  if (limits.tile_queries != kWarpgroupTileQueries) return {are_all_few, are_all_few};
-  return {are_all_few, is_few(whole.large, kTargetWarpgroupBlocksPerProcessor)};
+
+// Whether the large items are done sooner with a block for each split. One block of warpgroups
+// fills a multiprocessor, so blocks come in rounds; counted in tiles that a multiprocessor scans.
+bool PaysToSplit(const Pass& pass, const AttentionShape& shape, const AttentionLimits& limits) {
+  constexpr int64_t kSplitTiles = kCanonicalSplitKeys / kAttentionTileKeys;
+  const int32_t group = shape.head_count / shape.kv_head_count;
+  int64_t split_blocks = 0;
+  int64_t all_tiles = 0;
+  int64_t most_tiles = 0;
+  for (const SequenceRows& sequence : pass.sequences) {
+    if (IsSmall(sequence.row_count, group)) continue;
+    const int32_t length = sequence.first_position + sequence.row_count;
+    const int64_t blocks =
+        int64_t{CeilDiv(sequence.row_count, limits.tile_queries / group)} * shape.kv_head_count;
+    const int64_t tiles = CeilDiv(length, kAttentionTileKeys);
+    split_blocks += blocks * CeilDiv(length, kCanonicalSplitKeys);
+    all_tiles += blocks * tiles;
+    most_tiles = std::max(most_tiles, tiles);
+  }
+  const int64_t processors = limits.processor_count;
+  const int64_t whole = std::max(most_tiles, (all_tiles + processors - 1) / processors);
+  const int64_t rounds = (split_blocks + processors - 1) / processors;
+  return rounds * std::min(most_tiles, kSplitTiles) + kMergeTiles < whole;
+}
+
+MaySplit DecideSplits(const Pass& pass, const AttentionShape& shape, const BlockCounts& whole,
+                      const AttentionLimits& limits) {
+  const bool are_few = static_cast<double>(whole.small + whole.large) <
+                       kTargetBlocksPerProcessor * limits.processor_count;
+  const bool has_warpgroups = limits.tile_queries == kWarpgroupTileQueries;
+  return {are_few, has_warpgroups ? PaysToSplit(pass, shape, limits) : are_few};
 }
 
 class Builder {
@@ -141,7 +164,7 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
     return CountBlocks(pass, shape, item_rows, split_keys);
   };
   const BlockCounts whole = blocks(INT32_MAX);
-  const MaySplit may_split = DecideSplits(whole, limits);
+  const MaySplit may_split = DecideSplits(pass, shape, whole, limits);
   const bool will_split =
       (may_split.small && whole.small > 0) || (may_split.large && whole.large > 0);
   if (will_split && limits.schedule == Schedule::kFast) {

@@ -108,17 +108,22 @@ TEST(AttentionWorkTest, SplitsOnlyWhereBlocksAreFew) {
   EXPECT_TRUE(crowd.merges.empty());
 }
 
-// Eight windows of 64 rows fill the multiprocessors as they are; one does not.
+// Four windows of 64 rows and more are done as soon without splits, unless they are long; two are
+// not.
 TEST(AttentionWorkTest, WindowsOfWarpgroupsAreSplitWhereTheyLeaveProcessorsIdle) {
   const AttentionLimits limits = {Schedule::kCanonical, 132, kWarpgroupTileQueries, 4096};
-  std::vector<Sequence> windows;
-  for (int32_t i = 0; i < 8; ++i) windows.push_back({i * 64, 64, 1024});
-  const AttentionWork many = Build(windows, 512, limits);
-  EXPECT_EQ(many.counts.large_whole, 16);
-  EXPECT_EQ(many.counts.large_split, 0);
-  const AttentionWork one = Build({{0, 64, 1024}}, 64, limits);
-  EXPECT_EQ(one.counts.large_whole, 0);
-  EXPECT_EQ(one.counts.large_split, 6);
+  const auto build = [&](int32_t count, int32_t context) {
+    std::vector<Sequence> windows;
+    for (int32_t i = 0; i < count; ++i) windows.push_back({i * 64, 64, context});
+    return Build(windows, count * 64, limits);
+  };
+  for (const int32_t count : {4, 8}) {
+    EXPECT_EQ(build(count, 1024).counts.large_whole, 2 * count);
+    EXPECT_EQ(build(count, 1024).counts.large_split, 0);
+  }
+  EXPECT_EQ(build(4, 8000).counts.large_whole, 0);
+  EXPECT_EQ(build(2, 1024).counts.large_whole, 0);
+  EXPECT_EQ(build(2, 1024).counts.large_split, 12);
 }
 
 TEST(AttentionWorkTest, TheCanonicalScheduleNeverChangesWhereSplitsEnd) {
