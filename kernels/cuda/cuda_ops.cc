@@ -27,8 +27,9 @@ constexpr int kArithmeticVersion = 4;
 constexpr int kWarpgroupCapability = 90;
 // Larger passes are rarely of single rows.
 constexpr int32_t kMaxWarmUpRows = 128;
-// Rows × splits of a pass whose attention may be spread over several blocks, at most.
-constexpr int32_t kMaxPartialRows = 4096;
+// Rows × splits of a pass whose attention may be spread over several blocks, at most: a window of
+// 64 rows at 128k positions. With 32 heads of 128 their outputs take 272 MB.
+constexpr int32_t kMaxPartialRows = 16384;
 
 class CudaBuffer final : public DeviceBuffer {
  public:
