@@ -21,10 +21,8 @@ constexpr double kMaxOrdinaryShare = 0.98;
 // Several blocks of the prefix cache, whatever the tokeniser.
 constexpr char kSharedPrefix[] =
     "You are an assistant who answers the questions of travellers, students and cooks. Be brief, "
-    "be "
-    "kind, and say so when you do not know something. Give numbers with their units, names in "
-    "full, "
-    "and steps in the order in which they are to be taken. Now to the question. ";
+    "be kind, and say so when you do not know something. Give numbers with their units, names in "
+    "full, and steps in the order in which they are to be taken. Now to the question. ";
 
 absl::StatusOr<PhasePlan> ParsePhase(absl::string_view text) {
   PhasePlan plan;
