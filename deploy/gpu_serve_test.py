@@ -377,7 +377,6 @@ class Matrix:
                 "two": self.two_devices, "canonical": self.canonical_decoder}
         for placement in self.arguments.placements.split(","):
             say(f"== {placement}, after {time.monotonic() - STARTED:.0f} s")
-            count = len(self.rows)
             try:
                 ways[placement]()
                 if self.services:
@@ -388,8 +387,6 @@ class Matrix:
                 self.rows.append(Row(placement, problem=str(error).splitlines()[0]))
                 if not self.answers.exists():
                     return
-            if len(self.rows) == count:
-                say(f"{placement}: no way")
 
     def report(self):
         """Prints the table; whether all is well."""
