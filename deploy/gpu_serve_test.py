@@ -29,30 +29,24 @@ import json
 import math
 import os
 import pathlib
-import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench/serve"))
+from services import STOP_TIMEOUT_S, Service, ServiceError  # noqa: E402
 
 CONTEXT_LIMIT = 1024
-START_TIMEOUT_S = 240
 CHECK_TIMEOUT_S = 240
-STOP_TIMEOUT_S = 60
 # The second verifier's windows in a pass; the first has the default.
 OTHER_RUNGS = "--verify_batch_size=3"
 # Verdicts before the first verifier is killed: requests are in the middle of their answers.
 VERDICTS_BEFORE_KILL = 8
 # Of the synthetic shapes (common/model/synthetic.h): layers * kv heads * head_dim.
 KV_WIDTHS = {"8b": 32 * 8 * 128, "3b": 28 * 8 * 128, "tiny": 4 * 2 * 64}
-
-
-class Failure(Exception):
-    """A way that could not be shown."""
 
 
 def say(text):
@@ -63,58 +57,6 @@ def free_address():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-class Service:
-    """A service that is starting or running."""
-
-    def __init__(self, command, log_path, env):
-        self.name = log_path.stem
-        self.log_path = log_path
-        with open(log_path, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        self.address = self.metrics_address = None
-
-    def wait_until_ready(self):
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self.address and self.metrics_address):
-            ended = self.process.poll() is not None
-            text = self.log_path.read_text(encoding="utf-8", errors="replace")
-            for line in text.splitlines():
-                if match := re.match(r"metrics on (\S+)", line):
-                    self.metrics_address = match.group(1)
-                elif match := re.match(r"listening on (\S+)", line):
-                    self.address = match.group(1)
-            if ended or time.monotonic() > deadline:
-                last = "\n".join(text.splitlines()[-5:])
-                raise Failure(f"{self.name} {'ended' if ended else 'is late'} at start: {last}")
-            time.sleep(0.02)
-
-    def metric(self, name):
-        """Sum of a metric over its labels; 0 when there is none, or the service has gone."""
-        try:
-            url = f"http://{self.metrics_address}/metrics"
-            text = urllib.request.urlopen(url, timeout=10).read().decode()
-        except (urllib.error.URLError, OSError):
-            return 0
-        lines = [line for line in text.splitlines() if re.match(re.escape(name) + r"[ {]", line)]
-        return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self):
-        """Whether it drained and ended as it should."""
-        self.process.terminate()
-        try:
-            status = self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            status = "timeout"
-        if status != 0:
-            say(f"{self.name} ended with status {status}")
-        return status == 0
 
 
 @dataclasses.dataclass
@@ -193,7 +135,7 @@ class Matrix:
         # The two services have different plans, and a file of their own.
         plans = self.logs / f"{program}-plans.json"
         command = [str(self.bundle / "run"), program, f"--listen={listen}",
-                   "--metrics_listen=127.0.0.1:0", f"--device={self.device(device_index)}",
+                   f"--device={self.device(device_index)}",
                    f"--context_limit={CONTEXT_LIMIT}", f"--gemm_plan_file={plans}",
                    *self.source_flags(), *self.arguments.service_flags.split(), *flags]
         service = Service(command, self.logs / f"{name}.log", self.env)
@@ -225,18 +167,10 @@ class Matrix:
         decoder = self.launch_decoder(name, decoder_kv_mb, [f"--verifiers={verifiers}"])
         verifier.wait_until_ready()
         decoder.wait_until_ready()
-        self.wait_for_metric(decoder, "selfsame_verifiers_up", 1)
+        decoder.wait_for_metric("selfsame_verifiers_up", 1)
         self.has_started = True
         self.start_s = time.monotonic() - start
         return verifier, decoder
-
-    @staticmethod
-    def wait_for_metric(service, name, value):
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while service.metric(name) < value:
-            if time.monotonic() > deadline:
-                raise Failure(f"{service.name} never had {name} at {value}")
-            time.sleep(0.02)
 
     def stop_services(self):
         """Decoders first."""
@@ -289,7 +223,7 @@ class Matrix:
                 process.wait()
         row.check_s = time.monotonic() - start
         for name, value in self.counters(decoder).items():
-            setattr(row, name, value - before[name])
+            setattr(row, name, round(value - before[name]))
         if figures.exists():
             row.figures = json.loads(figures.read_text(encoding="utf-8"))
         if status != 0:
@@ -308,14 +242,14 @@ class Matrix:
         first, decoder = self.start_pair("one", more_verifiers=[second_address])
         self.check("alone", decoder)
         if not self.answers.exists():
-            raise Failure("there is no reference")
+            raise ServiceError("there is no reference")
         for phase in self.arguments.phases.split(","):
             row = self.check("together", decoder, phase)
         self.require(row, row.figures.get("cached_prompt_tokens"), "nothing was cached")
         start = time.monotonic()
         self.launch_verifier("one-second", flags=[OTHER_RUNGS],
                              listen=second_address).wait_until_ready()
-        self.wait_for_metric(decoder, "selfsame_verifiers_up", 2)
+        decoder.wait_for_metric("selfsame_verifiers_up", 2)
         self.start_s = time.monotonic() - start
 
         def kill_first(process):
@@ -381,7 +315,7 @@ class Matrix:
                 ways[placement]()
                 if self.services:
                     self.stop_services()
-            except (Failure, OSError, subprocess.SubprocessError) as error:
+            except (ServiceError, OSError, subprocess.SubprocessError) as error:
                 self.kill_services()
                 say(f"{placement}: {error}")
                 self.rows.append(Row(placement, problem=str(error).splitlines()[0]))

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import tempfile
 
-from services import Service, binary
+from services import binary, start
 
 WAITED = ("selfsame_steps_waited_for_verdict_total",
           "selfsame_ordinary_rows_waited_for_verdict_total")
@@ -82,11 +82,11 @@ def main():
     arguments = parser.parse_args()
     flags = [*arguments.model_flags.split(), f"--threads={arguments.threads}",
              f"--context_limit={arguments.context_limit}"]
-    verifier = Service(binary(arguments.bin_dir, "selfsame-verifier"),
-                       [*flags, *arguments.verifier_flags.split()], arguments.verifier_cpus)
-    decoder = Service(binary(arguments.bin_dir, "selfsame-decoder"),
-                      [*flags, *arguments.decoder_flags.split(),
-                       f"--verifiers={verifier.address}"], arguments.decoder_cpus)
+    verifier = start(binary(arguments.bin_dir, "selfsame-verifier"),
+                     [*flags, *arguments.verifier_flags.split()], arguments.verifier_cpus)
+    decoder = start(binary(arguments.bin_dir, "selfsame-decoder"),
+                    [*flags, *arguments.decoder_flags.split(),
+                     f"--verifiers={verifier.address}"], arguments.decoder_cpus)
     print("| deterministic share | with the flag, P50 ms a token | flag off, equal verifier load "
           "detached | ratio of medians | ratios of the rounds |")
     print("|---|---|---|---|---|")

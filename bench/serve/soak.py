@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from services import Service, binary
+from services import binary, start
 
 
 def run_load(arguments, decoder, requests, seed):
@@ -37,9 +37,9 @@ def main():
     parser.add_argument("--limit", type=float, default=0.02)
     arguments = parser.parse_args()
     flags = [f"--model_dir={arguments.model_dir}", "--threads=2", "--kv_size_mb=32"]
-    verifier = Service(binary(arguments.bin_dir, "selfsame-verifier"), flags)
-    decoder = Service(binary(arguments.bin_dir, "selfsame-decoder"),
-                      [*flags, "--max_batch_size=4", f"--verifiers={verifier.address}"])
+    verifier = start(binary(arguments.bin_dir, "selfsame-verifier"), flags)
+    decoder = start(binary(arguments.bin_dir, "selfsame-decoder"),
+                    [*flags, "--max_batch_size=4", f"--verifiers={verifier.address}"])
     services = {"decoder": decoder, "verifier": verifier}
     try:
         first = run_load(arguments, decoder, arguments.first, 1)
