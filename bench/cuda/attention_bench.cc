@@ -1,6 +1,6 @@
 // Times attention of the 8B shape (32 query heads, 8 kv heads of 128) under the canonical schedule
 // against its floor: the larger of the cache's bytes over the device's bandwidth and the operations
-// over its bf16 rate, as measured on an H200 (4.35 TB/s, 790 TFLOP/s). Prints a Markdown table.
+// over its bf16 rate, taken to be an H200's (4.35 TB/s, 790 TFLOP/s). Prints a Markdown table.
 
 #include <algorithm>
 #include <chrono>

@@ -47,7 +47,7 @@ cudaError_t PrepareAttention(int32_t tile_queries) {
 }
 
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.shape.head_dim != 64 && args.shape.head_dim != 128) return cudaErrorInvalidValue;
+  if (!TakesAttention(args.shape)) return cudaErrorInvalidValue;
   const AttentionItemCounts& counts = args.counts;
   int32_t first = 0;
   const auto take = [&first](int32_t count, bool is_whole) {

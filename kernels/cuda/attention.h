@@ -18,7 +18,8 @@
 // in order. Splits are merged in increasing order by one function, whether one thread block scanned
 // them or several did, and out = bf16(output * (1 / sum)).
 //
-// Keys past a row's position get p_j = 0; a tile, or a split, without keys for a row leaves its
+// Keys past a row's position get p_j = 0, and their values are finite or, past the item's end, not
+// read; a tile, or a split, without keys for a row leaves its
 // state as it was, to the bit. So a row's bits do not depend on the rows beside it, on its place
 // among them, nor on how splits are spread over blocks. Keys past the last row of a work item are
 // not read; zeros stand for them.
@@ -76,6 +77,12 @@ struct AttentionMerge {
   int32_t split_count = 0;
 };
 
+// Shapes that the kernels take.
+inline bool TakesAttention(const AttentionShape& shape) {
+  return (shape.head_dim == 64 || shape.head_dim == 128) &&
+         shape.head_count / shape.kv_head_count <= kAttentionTileQueries;
+}
+
 struct AttentionArgs {
   AttentionShape shape;
   int32_t tile_queries = kAttentionTileQueries;  // or kWarpgroupTileQueries
@@ -93,6 +100,9 @@ struct AttentionArgs {
   bool operator==(const AttentionArgs&) const = default;
 };
 
+// Whether the current device runs attention by warpgroups: it has compute capability 9.0, and the
+// kernels were compiled for sm_90a. Waits for the device; once, at start.
+cudaError_t HasWarpgroupAttention(bool& is_built);
 // Raises the kernels' shared memory limits on the current device; once, at start. `tile_queries`:
 // of all passes to come.
 cudaError_t PrepareAttention(int32_t tile_queries);

@@ -313,6 +313,14 @@ __device__ void Attend(const AttentionArgs& args, const AttentionBlock& block, i
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
+__global__ void ProbeKernel(int* is_built) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  *is_built = 1;
+#else
+  *is_built = 0;
+#endif
+}
+
 // One block: one item and one kv head. kIsWhole: items with all keys, whose splits are merged in
 // registers; otherwise items with one split.
 template <int kHeadDim, bool kIsWhole>
@@ -344,6 +352,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     Attend<kHeadDim, kIsWhole>(args, block, thread, group * kWarpgroupRows, tile_count, scale,
                                shared.queries[group], shared);
   }
+#else
+  __trap();  // HasWarpgroupAttention says that this must not run
 #endif
 }
 
@@ -364,6 +374,19 @@ void Launch(const AttentionArgs& args, const AttentionRange& range, cudaStream_t
 }
 
 }  // namespace
+
+cudaError_t HasWarpgroupAttention(bool& is_built) {
+  int* flag = nullptr;
+  cudaError_t error = cudaMalloc(&flag, sizeof(int));
+  if (error != cudaSuccess) return error;
+  ProbeKernel<<<1, 1>>>(flag);
+  int value = 0;
+  error = cudaGetLastError();
+  if (error == cudaSuccess) error = cudaMemcpy(&value, flag, sizeof(int), cudaMemcpyDeviceToHost);
+  is_built = value == 1;
+  static_cast<void>(cudaFree(flag));
+  return error;
+}
 
 cudaError_t PrepareWarpgroupAttention() {
   for (const cudaError_t error :

@@ -159,6 +159,7 @@ void BuildAttentionWork(const Pass& pass, std::span<const int32_t> block_table_o
   work.items.clear();
   work.merges.clear();
   for (auto& items : work.sorted) items.clear();
+  work.tile_queries = limits.tile_queries;
   work.split_keys = kCanonicalSplitKeys;
   const auto blocks = [&](int32_t split_keys) {
     return CountBlocks(pass, shape, item_rows, split_keys);

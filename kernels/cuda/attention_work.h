@@ -30,6 +30,7 @@ struct AttentionWork {
   std::vector<AttentionItem> items;
   AttentionItemCounts counts;
   std::vector<AttentionMerge> merges;
+  int32_t tile_queries = kAttentionTileQueries;
   int32_t split_keys = kCanonicalSplitKeys;
   std::array<std::vector<AttentionItem>, 4> sorted;  // working memory: items by sort
 };

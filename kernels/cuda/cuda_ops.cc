@@ -23,8 +23,6 @@ namespace {
 
 // Changes whenever a kernel's bits may change.
 constexpr int kArithmeticVersion = 4;
-// The one whose warpgroup instructions the kernels are built with.
-constexpr int kWarpgroupCapability = 90;
 // Larger passes are rarely of single rows.
 constexpr int32_t kMaxWarmUpRows = 128;
 // Rows × splits of a pass whose attention may be spread over several blocks, at most: a window of
@@ -42,9 +40,17 @@ class CudaBuffer final : public DeviceBuffer {
   Memory memory_;
 };
 
-int32_t TileQueries(const CudaOptions& options, const DeviceInfo& device) {
-  const bool has_warpgroups = device.capability == kWarpgroupCapability;
+absl::StatusOr<int32_t> TileQueries(const CudaOptions& options) {
+  bool has_warpgroups = false;
+  RETURN_IF_ERROR(ToStatus(HasWarpgroupAttention(has_warpgroups), "probing the device"));
   return options.use_warpgroups && has_warpgroups ? kWarpgroupTileQueries : kAttentionTileQueries;
+}
+
+absl::Status ShapeError(const AttentionShape& shape) {
+  return FailedPreconditionError(
+      absl::StrCat("the CUDA backend takes models with heads of 64 or 128 dimensions and at most ",
+                   kAttentionTileQueries, " query heads for a key head, not ", shape.head_dim,
+                   " and ", shape.head_count / shape.kv_head_count));
 }
 
 class CudaOps final : public Ops {
@@ -177,7 +183,7 @@ class CudaOps final : public Ops {
   void RopeAndStoreKv(const AttentionShape& shape, const QkNorm* norm, const RopeTable& rope,
                       BFloat16* qkv, KvLayer kv) override {
     SELFSAME_CHECK(shape.head_dim % 16 == 0);
-    SELFSAME_CHECK(norm == nullptr || TakesQkNorm(shape));
+    if (norm != nullptr && !TakesQkNorm(shape)) return Note(ShapeError(shape));
     Do(RopeArgs{.shape = shape,
                 .norm = norm != nullptr ? *norm : QkNorm{},
                 .table = rope,
@@ -195,7 +201,7 @@ class CudaOps final : public Ops {
     const AttentionWork& work = pass_buffers_.work();
     auto* partials = partials_.data<float>();
     Do(AttentionArgs{.shape = shape,
-                     .tile_queries = TileQueries(options_, device_),
+                     .tile_queries = work.tile_queries,
                      .split_keys = work.split_keys,
                      .counts = work.counts,
                      .merge_count = static_cast<int32_t>(work.merges.size()),
@@ -327,6 +333,7 @@ class CudaOps final : public Ops {
         group(*shape_) == group(shape) && shape_->head_dim == shape.head_dim) {
       return;
     }
+    if (!TakesAttention(shape)) return Note(ShapeError(shape));
     shape_ = shape;
     absl::StatusOr<Memory> partials =
         Memory::Create(size_t{kMaxPartialRows} * sizeof(float) *
@@ -361,7 +368,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
     return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
   }
   ASSIGN_OR_RETURN(cuda::DeviceInfo device, cuda::OpenDevice(options.device));
-  const int32_t tile_queries = cuda::TileQueries(options, device);
+  ASSIGN_OR_RETURN(const int32_t tile_queries, cuda::TileQueries(options));
   RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(tile_queries), "preparing kernels"));
   ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create());
   ASSIGN_OR_RETURN(cuda::GemmLauncher launcher, cuda::GemmLauncher::Create(stream.get()));

@@ -8,13 +8,18 @@ namespace {
 constexpr int32_t kMaxRows = 1024;
 constexpr double kBound = 6e-3;
 
-// Group sizes 3, 4, 2, 1, 8 and both head dimensions.
+// Groups of 3, 4, 2, 1, 8, 7, 16 (one row fills what is small), 48 (a row may lie in both
+// warpgroups) and 64 heads, and both head dimensions.
 const AttentionShape kShapes[] = {
     {.head_count = 9, .kv_head_count = 3, .head_dim = 64},
     {.head_count = 32, .kv_head_count = 8, .head_dim = 128},
     {.head_count = 16, .kv_head_count = 8, .head_dim = 128},
     {.head_count = 4, .kv_head_count = 4, .head_dim = 64},
     {.head_count = 8, .kv_head_count = 1, .head_dim = 128},
+    {.head_count = 14, .kv_head_count = 2, .head_dim = 128},
+    {.head_count = 16, .kv_head_count = 1, .head_dim = 64},
+    {.head_count = 48, .kv_head_count = 1, .head_dim = 64},
+    {.head_count = 64, .kv_head_count = 1, .head_dim = 128},
 };
 
 std::unique_ptr<Ops> MakeOps(Schedule schedule, bool use_warpgroups = true) {
@@ -132,6 +137,22 @@ TEST(AttentionTest, WarpgroupsChangeNoBits) {
     for (size_t i = 0; i < sequences.size(); ++i) {
       EXPECT_EQ(CountDifferent(result.outputs[i], expected.outputs[i]), 0u)
           << "heads " << shape.head_count << " sequence " << i;
+    }
+  }
+}
+
+// Small enough for compute-sanitizer: more tiles than a block has stages, the end of a split in one
+// block, and splits in blocks of their own.
+TEST(AttentionTest, WindowsOverStagesAndSplitsMatchTheReference) {
+  const auto ops = MakeOps(Schedule::kCanonical);
+  const AttentionShape shape = {.head_count = 4, .kv_head_count = 1, .head_dim = 128};
+  for (const int32_t position : {560, 1300}) {
+    const CaseResult result = RunAttentionCase(*ops, shape, {{9, position, 40, 1}}, 2);
+    for (const int32_t row : {0, 39}) {
+      EXPECT_LT(RelativeError(ToDouble(RowOf(result.outputs[0], shape, row)),
+                              ReferenceAttention(shape, 9, position + row)),
+                kBound)
+          << position << " + " << row;
     }
   }
 }

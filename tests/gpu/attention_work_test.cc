@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/attention_work.h"
 
-#include <numeric>
+#include <algorithm>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -36,26 +36,44 @@ AttentionWork Build(const std::vector<Sequence>& sequences, int32_t rows,
   return work;
 }
 
-// Every row and key is in exactly one item, and every partial row in one item and one merge.
+// Where a row's keys are scanned.
+struct RowCover {
+  int whole = 0;              // items with all of them
+  std::multiset<int> splits;  // numbers of those with a split
+  int32_t end_key = 0;        // of the item
+};
+
+// Every row is in exactly one whole item, or in one item for each split; and every partial row in
+// one item and one merge.
 void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequences, int32_t rows,
                 const AttentionLimits& limits) {
-  std::vector<int64_t> keys(static_cast<size_t>(rows), 0);
-  std::vector<int> places(static_cast<size_t>(rows), 0);
+  std::vector<RowCover> covers(static_cast<size_t>(rows));
   std::set<int32_t> partial_rows;
   for (const AttentionItem& item : work.items) {
     ASSERT_LE(item.row_count * 4, limits.tile_queries);
     ASSERT_EQ(item.first_key % work.split_keys, 0);
     for (int32_t i = 0; i < item.row_count; ++i) {
-      const auto row = static_cast<size_t>(item.first_row + i);
-      ++places[row];
-      if (item.first_position >= 0) keys[row] += item.end_key - item.first_key;
-      if (item.partial_row < 0) continue;
+      RowCover& cover = covers[static_cast<size_t>(item.first_row + i)];
+      cover.end_key = std::max(cover.end_key, item.end_key);
+      if (item.partial_row < 0) {
+        ASSERT_EQ(item.first_key, 0);
+        ++cover.whole;
+        continue;
+      }
+      cover.splits.insert(item.first_key / work.split_keys);
       ASSERT_LE(item.end_key - item.first_key, work.split_keys);
       ASSERT_LT(item.partial_row + i, limits.max_partial_rows);
       ASSERT_TRUE(partial_rows.insert(item.partial_row + i).second);
     }
   }
-  for (const int count : places) ASSERT_GE(count, 1);
+  for (const RowCover& cover : covers) {
+    const auto splits = static_cast<int>(cover.splits.size());
+    ASSERT_EQ(cover.whole, splits == 0 ? 1 : 0);
+    for (int split = 0; split < splits; ++split) ASSERT_EQ(cover.splits.count(split), 1u);
+    if (splits > 0) {
+      ASSERT_EQ(splits, (cover.end_key + work.split_keys - 1) / work.split_keys);
+    }
+  }
   const AttentionItemCounts& counts = work.counts;
   ASSERT_EQ(static_cast<size_t>(counts.small_split + counts.large_split + counts.small_whole +
                                 counts.large_whole),
@@ -66,7 +84,8 @@ void CheckCover(const AttentionWork& work, const std::vector<Sequence>& sequence
   }
   for (const Sequence& sequence : sequences) {
     for (int32_t i = 0; i < sequence.row_count; ++i) {
-      ASSERT_GE(keys[static_cast<size_t>(sequence.first_row + i)], sequence.first_position + i + 1);
+      ASSERT_GE(covers[static_cast<size_t>(sequence.first_row + i)].end_key,
+                sequence.first_position + i + 1);
     }
   }
   size_t merged = 0;

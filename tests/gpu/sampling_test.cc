@@ -185,6 +185,33 @@ TEST_F(SamplingTest, EditsAndMinPAgreeWithTheCpuBackendAndLeaveTheLogits) {
   }
 }
 
+// Small enough for compute-sanitizer: three slices, edits, alternatives and every filter.
+TEST_F(SamplingTest, AFewSlicesWithEverythingAgreeWithTheCpuBackend) {
+  constexpr int32_t kVocab = 2050;
+  const std::vector<LogitEdit> edits = RandomEdits(3, kVocab, 20);
+  std::vector<SampleRow> params = {{},
+                                   {.temperature = 0.7f},
+                                   {.temperature = 0.7f, .top_k = 5},
+                                   {.temperature = 1.5f, .top_p = 0.9f},
+                                   {.temperature = 1.0f, .min_p = 0.1f}};
+  for (SampleRow& row : params) {
+    row.edits = edits;
+    row.top_count = 3;
+  }
+  const auto logits = RandomLogits(8, static_cast<int64_t>(params.size()) * kVocab, 2.0f);
+  const auto sampled = Sample(logits, kVocab, params);
+  cpu::SampleScratch scratch;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const SampledToken expected =
+        cpu::SampleToken(logits.data() + i * kVocab, kVocab, params[i], scratch);
+    EXPECT_EQ(sampled[i].token_id, expected.token_id) << "row " << i;
+    ASSERT_EQ(sampled[i].top.size(), expected.top.size());
+    for (size_t k = 0; k < expected.top.size(); ++k) {
+      EXPECT_EQ(sampled[i].top[k].token_id, expected.top[k].token_id);
+    }
+  }
+}
+
 TEST_F(SamplingTest, ARowsResultDoesNotDependOnItsNeighbours) {
   const int32_t vocab = 49152;
   const auto logits = RandomLogits(4, int64_t{3} * vocab, 2.0f);
