@@ -57,7 +57,8 @@ void AddFlags(FlagParser& parser, CheckFlags& flags) {
   parser.Add("save_reference", &flags.save_reference, "file to write the answers to");
   parser.Add(
       "phases_only", &flags.phases_only,
-      "do not send the requests one at a time first: the reference's answers stand for that");
+      "do not send the requests one at a time first: the reference's answers stand for that; needs "
+      "a phase, and ordinary answers in the reference when a phase has ordinary requests");
 }
 
 absl::StatusOr<CheckOptions> ToOptions(CheckFlags& flags) {
@@ -75,14 +76,15 @@ absl::StatusOr<CheckOptions> ToOptions(CheckFlags& flags) {
   ASSIGN_OR_RETURN(options.phases, ParsePhases(flags.phases));
   options.order_seed = flags.order_seed;
   options.phases_only = flags.phases_only;
-  if (flags.phases_only && (!flags.reference || flags.save_reference)) {
-    return InvalidArgumentError("--phases_only", "needs --reference, and saves none");
+  if (flags.phases_only && flags.save_reference) {
+    return InvalidArgumentError("--phases_only", "has no answers for --save_reference");
   }
   if (flags.reference) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(*flags.reference, kMaxReferenceBytes));
     ASSIGN_OR_RETURN(SavedReference reference, ParseReference(*flags.reference, text));
     options.reference = std::move(reference);
   }
+  RETURN_IF_ERROR(ValidateOptions(options));
   return options;
 }
 

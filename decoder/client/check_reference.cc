@@ -16,7 +16,7 @@ constexpr std::string_view kFormat = "selfsame-reference-1";
 
 uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 
-// What is not at its default only, so that files from before there was such a field can be read.
+// A file leaves out what is at its default.
 float FloatOr(const Json& json, const char* name, float fallback) {
   return json.contains(name) ? std::bit_cast<float>(json[name].get<uint32_t>()) : fallback;
 }

@@ -10,15 +10,13 @@
 
 namespace selfsame::client {
 
-// Answers kept in a file, to compare a later run with: after a restart, on another
-// replica.
+// Answers kept in a file, to compare a later run with: after a restart, on another replica.
 struct SavedReference {
   std::string fingerprint;
   std::string model;
   std::vector<CheckCase> cases;
   std::vector<Answer> answers;  // as many as cases; what FindDifference compares is kept
-  // Those of the same requests without the promise, one at a time; empty in files from before they
-  // were kept.
+  // Those of the same requests without the promise, one at a time; empty when one of them failed.
   std::vector<Answer> ordinary_answers{};
 };
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/check.h"
 #include "common/errors.h"
 #include "common/mutex.h"
 
@@ -192,6 +192,7 @@ absl::Status CheckRunner::RunPhase(const PhasePlan& plan, uint64_t order_seed) {
 }
 
 absl::StatusOr<CheckResult> CheckRunner::Run() {
+  RETURN_IF_ERROR(ValidateOptions(options_));
   ASSIGN_OR_RETURN(const ServerInfo info, server_.GetServerInfo());
   result_.model = info.model;
   expected_deterministic_.resize(options_.cases.size());
@@ -204,7 +205,6 @@ absl::StatusOr<CheckResult> CheckRunner::Run() {
                                    options_.reference->answers.end());
   }
   if (options_.phases_only) {
-    SELFSAME_CHECK(options_.reference.has_value());
     const std::vector<Answer>& ordinary = options_.reference->ordinary_answers;
     std::copy(ordinary.begin(), ordinary.end(), expected_ordinary_.begin());
   } else {
@@ -250,6 +250,25 @@ PhaseFigures CheckResult::Total() const {
   total.name = "total";
   for (const PhaseFigures& phase : phases) total.Add(phase);
   return total;
+}
+
+absl::Status ValidateOptions(const CheckOptions& options) {
+  if (!options.phases_only) return absl::OkStatus();
+  // Else nothing, or nothing ordinary, would be compared, and nothing could fail.
+  constexpr std::string_view kFlag = "--phases_only";
+  if (!options.reference) return InvalidArgumentError(kFlag, "needs --reference");
+  if (options.phases.empty()) {
+    return InvalidArgumentError(kFlag, "needs at least one phase in --phases");
+  }
+  const bool has_ordinary =
+      std::any_of(options.phases.begin(), options.phases.end(),
+                  [](const PhasePlan& plan) { return plan.ordinary_share > 0.0; });
+  if (has_ordinary && options.reference->ordinary_answers.empty()) {
+    return InvalidArgumentError(kFlag,
+                                "needs a --reference with ordinary answers when a phase has "
+                                "ordinary requests; this one has none to compare theirs with");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CheckResult> RunCheckPhases(InferenceApi& server, const CheckOptions& options,

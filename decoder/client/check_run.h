@@ -65,9 +65,12 @@ struct CheckOptions {
   // Takes the place of this run's own one-at-a-time answers, which are then compared with it too.
   std::optional<SavedReference> reference;
   // Leaves the one-at-a-time phases out: the saved answers, ordinary ones too, stand for them.
-  // REQUIRES: a reference.
+  // REQUIRES: a reference and a phase; ordinary answers in it when a phase has ordinary requests.
   bool phases_only = false;
 };
+
+// INVALID_ARGUMENT when phases_only lacks what it requires.
+absl::Status ValidateOptions(const CheckOptions& options);
 
 // One line for the user. Called from several threads, never at once.
 using ProgressCallback = std::function<void(const std::string&)>;
@@ -75,6 +78,7 @@ using ProgressCallback = std::function<void(const std::string&)>;
 // Sends every case one at a time, deterministic and then ordinary, and again in every phase, and
 // compares each answer with that of its kind. A request that fails is counted and goes on; an
 // answer under another fingerprint than the reference is FAILED_PRECONDITION at once.
+// The error of ValidateOptions before anything is sent.
 absl::StatusOr<CheckResult> RunCheckPhases(InferenceApi& server, const CheckOptions& options,
                                            const ProgressCallback& on_progress);
 

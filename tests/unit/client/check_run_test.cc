@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/errors.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -122,6 +123,44 @@ TEST(CheckRunTest, PhasesOnlyCompareWithTheSavedAnswersOfBothKinds) {
   EXPECT_EQ(sent, 3 * kCases);
   EXPECT_EQ(result->Total().deterministic.divergences, 0);
   EXPECT_EQ(result->Total().ordinary.divergences, kCases);
+}
+
+// Runs against a server that must not be asked, and expects the error to have `text`.
+void ExpectPhasesOnlyIsRefused(CheckOptions options, const char* text) {
+  options.phases_only = true;
+  int sent = 0;
+  FakeServer server([&sent](const Request&, Answer answer, int) {
+    ++sent;
+    return answer;
+  });
+  const absl::Status status = RunCheckPhases(server, options, Quiet).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(FieldOf(status), "--phases_only");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(text));
+  EXPECT_EQ(sent, 0);
+}
+
+CheckOptions WithReference(CheckOptions options) {
+  const std::vector<Answer> answers(options.cases.size(), MakeAnswer(1));
+  options.reference = SavedReference{"fp", "fake", options.cases, answers, answers};
+  return options;
+}
+
+TEST(CheckRunTest, PhasesOnlyNeedsAReferenceAndAPhase) {
+  ExpectPhasesOnlyIsRefused(MakeOptions(), "--reference");
+  CheckOptions options = WithReference(MakeOptions());
+  options.phases.clear();
+  ExpectPhasesOnlyIsRefused(options, "phase in --phases");
+}
+
+TEST(CheckRunTest, PhasesOnlyWithOrdinaryRequestsNeedsOrdinaryAnswers) {
+  CheckOptions options = WithReference(MakeOptions());
+  options.reference->ordinary_answers.clear();
+  ExpectPhasesOnlyIsRefused(options, "ordinary answers");
+  options.phases = {{.concurrency = 2, .ordinary_share = 0.0}};
+  options.phases_only = true;
+  FakeServer server;
+  EXPECT_TRUE(RunCheckPhases(server, options, Quiet).ok());
 }
 
 TEST(CheckRunTest, AnotherFingerprintIsNotCompared) {
