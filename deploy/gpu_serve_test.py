@@ -15,20 +15,23 @@ prefixes), compared with it in token ids and the bits of all logprobs:
              nine tenths of ordinary traffic; a second verifier, with other rungs, that stays alone
              when the first is killed in the middle; that second one
   small      new services with little memory for KV: requests are preempted, sessions rebuilt
-  mps        new services whose kernels share the GPU (NVIDIA MPS)
+  mps        new services whose kernels share the GPU (NVIDIA MPS); left out where there is no
+             nvidia-cuda-mps-control
   two        new services, each on its own GPU; left out where there is one
   canonical  a decoder that is an authority by itself
+
+`one` comes first: its first services give the reference.
 
 Ends with one table. Fails when an answer changed, a service failed, or a way did not happen; and when
 nothing was rolled back or no ordinary answer changed in the whole run, which would show nothing.
 """
 
 import argparse
-import dataclasses
 import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +40,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench/serve"))
+from gpu_serve_rows import Row, report  # noqa: E402
 from services import STOP_TIMEOUT_S, Service, ServiceError  # noqa: E402
 
 CONTEXT_LIMIT = 1024
@@ -45,6 +49,11 @@ CHECK_TIMEOUT_S = 240
 OTHER_RUNGS = "--verify_batch_size=3"
 # Verdicts before the first verifier is killed: requests are in the middle of their answers.
 VERDICTS_BEFORE_KILL = 8
+MPS_CONTROL = "nvidia-cuda-mps-control"
+# A row's fields, the services they are counted in, and the metrics.
+COUNTERS = {"preempted": ("decoder", "selfsame_num_preemptions_total"),
+            "failovers": ("decoder", "selfsame_failovers_total"),
+            "rebuilt": ("verifier", "selfsame_verifier_rebuilds_total")}
 # Of the synthetic shapes (common/model/synthetic.h): layers * kv heads * head_dim.
 KV_WIDTHS = {"8b": 32 * 8 * 128, "3b": 28 * 8 * 128, "tiny": 4 * 2 * 64}
 
@@ -57,40 +66,6 @@ def free_address():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@dataclasses.dataclass
-class Row:
-    way: str
-    flight: str = ""
-    share: str = ""
-    figures: dict = dataclasses.field(default_factory=dict)
-    preempted: int = 0
-    rebuilt: int = 0
-    failovers: int = 0
-    start_s: float = 0.0
-    check_s: float = 0.0
-    problem: str = ""
-    has_control: bool = True
-
-    def cells(self):
-        def figure(name):
-            return str(self.figures.get(name, ""))
-
-        cached = (f"{figure('cached_prompt_tokens')} / {figure('verifier_cached_prompt_tokens')}"
-                  if self.figures else "")
-        seconds = f"{self.start_s:.0f} + {self.check_s:.1f}" if self.start_s else f"{self.check_s:.1f}"
-        return [self.way, self.flight, self.share, figure("deterministic_requests"),
-                figure("deterministic_divergences"), figure("ordinary_requests"),
-                figure("ordinary_divergences"), figure("windows"), figure("rollbacks"),
-                str(self.preempted), str(self.rebuilt), str(self.failovers), cached,
-                figure("committed_tokens"), figure("fingerprint")[:12], seconds,
-                f"FAILED: {self.problem}" if self.problem else "passed"]
-
-
-HEADER = ["way", "in flight", "ordinary share", "deterministic", "diverged", "ordinary", "diverged",
-          "windows", "rollbacks", "preempted", "rebuilt", "failovers",
-          "cached, decoder / verifier", "committed tokens", "fingerprint", "seconds", "result"]
 
 
 class Matrix:
@@ -174,7 +149,8 @@ class Matrix:
 
     def stop_services(self):
         """Decoders first."""
-        ended = [service.stop() for service in reversed(self.services)]
+        ended = [service.stop() for service in
+                 sorted(self.services, key=lambda service: not service.name.endswith("decoder"))]
         self.services = []
         if not all(ended):
             self.rows[-1].problem = self.rows[-1].problem or "a service failed at its end"
@@ -186,12 +162,11 @@ class Matrix:
 
     # Ways.
 
-    def counters(self, decoder):
-        verifiers = [service for service in self.services if "-verifier" in service.name]
-        return {"preempted": decoder.metric("selfsame_num_preemptions_total"),
-                "failovers": decoder.metric("selfsame_failovers_total"),
-                "rebuilt": sum(service.metric("selfsame_verifier_rebuilds_total")
-                               for service in verifiers)}
+    def counters(self):
+        """By field and service, since a service that has gone takes its counts with it."""
+        return {(field, service): service.metric(metric)
+                for field, (kind, metric) in COUNTERS.items() for service in self.services
+                if service.name.endswith(kind) and service.is_running()}
 
     def check(self, way, decoder, phase="", during=None, has_control=True):
         """Replays the requests; `during` is called while they run. Appends a row and returns it."""
@@ -206,9 +181,13 @@ class Matrix:
                    "--raw", "--ignore_eos", "--shared_prefix",
                    f"--max_tokens={self.arguments.tokens}", f"--order_seed={number + 1}",
                    f"--phases={phase}", f"--json={figures}"]
-        command += ([f"--reference={self.answers}", "--phases_only"] if self.answers.exists()
-                    else [f"--save_reference={self.answers}"])
-        before = self.counters(decoder)
+        if self.answers.exists():
+            command += [f"--reference={self.answers}", *(["--phases_only"] if phase else [])]
+        else:
+            command += [f"--save_reference={self.answers}"]
+        # Of an earlier run with the same folder.
+        figures.unlink(missing_ok=True)
+        before = self.counters()
         start = time.monotonic()
         with open(figures.with_suffix(".log"), "w", encoding="utf-8") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -222,13 +201,14 @@ class Matrix:
                 process.kill()
                 process.wait()
         row.check_s = time.monotonic() - start
-        for name, value in self.counters(decoder).items():
-            setattr(row, name, round(value - before[name]))
+        for (field, service), value in self.counters().items():
+            setattr(row, field, getattr(row, field) + round(value - before[field, service]))
         if figures.exists():
             row.figures = json.loads(figures.read_text(encoding="utf-8"))
         if status != 0:
             row.problem = f"check status {status}"
             say(figures.with_suffix(".log").read_text(encoding="utf-8", errors="replace"))
+        self.require(row, row.figures.get("deterministic_requests", 0) > 0, "nothing was compared")
         say(" | ".join(row.cells()))
         return row
 
@@ -274,20 +254,34 @@ class Matrix:
             self.require(row, row.rebuilt > 0, "no session was rebuilt")
 
     def with_mps(self):
+        if not shutil.which(MPS_CONTROL):
+            say(f"MPS: not run, there is no {MPS_CONTROL}")
+            return
         folder = tempfile.mkdtemp(prefix="selfsame-mps-")
-        self.env.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.env, check=True,
-                       timeout=STOP_TIMEOUT_S)
+        env = self.env
+        mps_env = {**env, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+
+        def control(line):
+            return subprocess.run([MPS_CONTROL], input=f"{line}\n", stdout=subprocess.PIPE,
+                                  text=True, env=mps_env, check=False,
+                                  timeout=STOP_TIMEOUT_S).stdout
+
         try:
+            self.env = mps_env
+            subprocess.run([MPS_CONTROL, "-d"], env=mps_env, check=True, timeout=STOP_TIMEOUT_S)
             _, decoder = self.start_pair("mps")
-            self.check("MPS", decoder, "16:0.5")
+            row = self.check("MPS", decoder, "16:0.5")
+            servers = [line for line in control("get_server_list").splitlines()
+                       if line.strip().isdigit()]
+            self.require(row, servers, "did not happen: there was no MPS server")
             self.stop_services()
         finally:
+            self.env = env
             self.kill_services()
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self.env,
-                           check=False, timeout=STOP_TIMEOUT_S)
-            for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
-                del self.env[name]
+            try:
+                control("quit")
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def two_devices(self):
         listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
@@ -322,23 +316,6 @@ class Matrix:
                 if not self.answers.exists():
                     return
 
-    def report(self):
-        """Prints the table; whether all is well."""
-        rows = [HEADER, ["---"] * len(HEADER), *(row.cells() for row in self.rows)]
-        print()
-        for cells in rows:
-            print(f"| {' | '.join(cells)} |")
-        controlled = [row.figures for row in self.rows if row.has_control]
-        rollbacks = sum(figures.get("rollbacks", 0) for figures in controlled)
-        diverged = sum(figures.get("ordinary_divergences", 0) for figures in controlled)
-        tokens = sum(row.figures.get("committed_tokens", 0) for row in self.rows)
-        print(f"\n{tokens} deterministic tokens in {len(self.rows)} rows, {rollbacks} rollbacks, "
-              f"{diverged} ordinary answers changed, {time.monotonic() - STARTED:.0f} s")
-        if rollbacks == 0 or diverged == 0:
-            print("FAILED: no control: nothing was rolled back, or no ordinary answer changed")
-        passed = all(not row.problem for row in self.rows)
-        return bool(self.rows) and passed and rollbacks > 0 and diverged > 0
-
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -355,7 +332,11 @@ def parse_arguments():
     parser.add_argument("--kv_size_mb", type=int, default=6144)
     parser.add_argument("--service_flags", default="", help="for all services, separated by spaces")
     parser.add_argument("--decoder_flags", default="", help="for decoders")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.placements.split(",")[0] != "one":
+        parser.error("--placements must begin with one: its first services, which have enough "
+                     "memory and one request at a time, give the reference")
+    return arguments
 
 
 def stop_early(signal_number, _frame):
@@ -375,7 +356,7 @@ def main():
         is_complete = True
     finally:
         matrix.kill_services()
-        passed = matrix.report()
+        passed = report(matrix.rows, time.monotonic() - STARTED)
     sys.exit(0 if is_complete and passed else 1)
 
 

@@ -69,6 +69,9 @@ class Service:
                 raise ServiceError(f"{self.name} never had {name} at {value}")
             time.sleep(POLL_S)
 
+    def is_running(self):
+        return self.process.poll() is None
+
     def resident_kib(self):
         with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read()).group(1))
