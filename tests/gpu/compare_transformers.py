@@ -10,8 +10,10 @@ farther. Needs torch, transformers and a GPU with 80 GB of memory for the 8B sha
 """
 
 import argparse
+import contextlib
 import gc
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,11 +137,23 @@ def logits_of(model, token_ids):
         return model(token_ids, use_cache=False).logits[0].float().cpu().numpy()
 
 
+@contextlib.contextmanager
 def start_ours(bundle, device, source, folder):
-    """Both schedules at once, beside transformers: most of their time is spent on the host."""
-    return {schedule: subprocess.Popen([f"{bundle}/run", "selfsame-write-logits", device, schedule,
-                                        source, str(TOKENS), f"{folder}/{schedule}"])
-            for schedule in ("fast", "canonical")}
+    """Both schedules at once, beside transformers: most of their time is spent on the host.
+
+    None of them outlives the block."""
+    runs = {}
+    try:
+        for schedule in ("fast", "canonical"):
+            runs[schedule] = subprocess.Popen([f"{bundle}/run", "selfsame-write-logits", device,
+                                               schedule, source, str(TOKENS),
+                                               f"{folder}/{schedule}"])
+        yield runs
+    finally:
+        for process in runs.values():
+            process.kill()
+        for process in runs.values():
+            process.wait()
 
 
 def reference_logits(make_model, device):
@@ -159,8 +173,8 @@ def compare(name, make_model, source, bundle, device):
     """One case: whether both schedules are near enough."""
     start = time.monotonic()
     is_near = True
-    with tempfile.TemporaryDirectory() as folder:
-        runs = start_ours(bundle, device, source, folder)
+    with (tempfile.TemporaryDirectory() as folder,
+          start_ours(bundle, device, source, folder) as runs):
         half, reference = reference_logits(make_model, device)
         gc.collect()
         torch.cuda.empty_cache()
@@ -182,7 +196,13 @@ def compare(name, make_model, source, bundle, device):
     return is_near
 
 
+def stop_early(signal_number, _frame):
+    raise SystemExit(f"signal {signal_number}")
+
+
 def main():
+    # So that a time limit ends the programs that run beside this one, too.
+    signal.signal(signal.SIGTERM, stop_early)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle")
     parser.add_argument("--models", default="", help="directories, separated by commas")
