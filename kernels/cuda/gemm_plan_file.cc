@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Version 1 knew no split products.
+// A file of an earlier version counts as empty, so that its plans are measured anew.
 constexpr int kVersion = 2;
 constexpr char kStreamPrefix[] = "stream-";
 
