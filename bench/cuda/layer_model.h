@@ -37,7 +37,8 @@ class LayerModel {
   // One pass with a greedy token for every row. REQUIRES: it fits max_rows and kv_blocks.
   absl::Status Run(const LayerPass& pass);
 
-  // The matrix products of a pass alone, back to back.
+  // The matrix products of a pass alone, back to back, on what the latest Run left as their inputs:
+  // zeros would draw less power and run faster. REQUIRES: the latest Run had as many rows.
   absl::Status RunProducts(const LayerPass& pass);
 
   // Parts of a pass, `count` times over, between two waits. The latest Run's layout.
