@@ -20,7 +20,11 @@ VerifyReplay::VerifyReplay(std::vector<RecordedRequest> requests)
 ReplayResult VerifyReplay::Run(decoder::VerifierLink& link) {
   {
     MutexLock lock(mutex_);
-    while (!is_up_) changed_.Wait(mutex_);
+    while (!is_up_ && !is_unfit_) changed_.Wait(mutex_);
+    if (!is_up_) {
+      result_.failures = static_cast<int64_t>(requests_.size());
+      return result_;
+    }
   }
   const SteadyTime start = std::chrono::steady_clock::now();
   for (size_t i = 0; i < requests_.size(); ++i) Schedule(i, start);
@@ -100,7 +104,11 @@ void VerifyReplay::OnVerifierUp(int /*verifier*/, decoder::VerifierInfo /*info*/
 void VerifyReplay::OnVerifierDown(int /*verifier*/, absl::Status status) {
   MutexLock lock(mutex_);
   result_.last_error = status.ToString();
-  if (!is_up_) return;
+  if (!is_up_) {
+    is_unfit_ = status.code() == absl::StatusCode::kFailedPrecondition;
+    changed_.NotifyAll();
+    return;
+  }
   for (size_t i = 0; i < sessions_.size(); ++i) End(i, false);
 }
 

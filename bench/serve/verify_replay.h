@@ -61,6 +61,7 @@ class VerifyReplay final : public decoder::VerifierEvents {
   Mutex mutex_;
   CondVar changed_;
   bool is_up_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_unfit_ ABSL_GUARDED_BY(mutex_) = false;  // the verifier has another vocabulary or limit
   std::vector<Session> sessions_ ABSL_GUARDED_BY(mutex_);
   size_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   ReplayResult result_ ABSL_GUARDED_BY(mutex_);
