@@ -9,6 +9,7 @@
 
 #include "bench/cuda/layer_model.h"
 #include "common/errors.h"
+#include "common/process/flags.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace selfsame::bench {
@@ -72,6 +73,5 @@ absl::Status Run() {
 
 int main() {
   const absl::Status status = selfsame::bench::Run();
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return status.ok() ? 0 : selfsame::ReportFatal("attention_bench", status);
 }

@@ -22,6 +22,7 @@
 
 #include "bench/cuda/layer_model.h"
 #include "common/errors.h"
+#include "common/process/flags.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/gemm_plans.h"
 
@@ -216,6 +217,5 @@ int main(int argc, char** argv) {
   const int context = argc > 1 ? std::atoi(argv[1]) : 1024;
   const bool use_graphs = argc < 3 || std::strcmp(argv[2], "plain") != 0;
   const absl::Status status = selfsame::bench::Run(std::clamp(context, 1, 8192), use_graphs);
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return status.ok() ? 0 : selfsame::ReportFatal("cuda_pass_bench", status);
 }

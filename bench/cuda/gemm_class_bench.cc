@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/errors.h"
+#include "common/process/flags.h"
 #include "kernels/cuda/gemm_bench.h"
 
 namespace selfsame::bench {
@@ -99,6 +100,5 @@ absl::Status Run() {
 
 int main() {
   const absl::Status status = selfsame::bench::Run();
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return status.ok() ? 0 : selfsame::ReportFatal("gemm_class_bench", status);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/process/flags.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sample_buffers.h"
@@ -188,6 +189,5 @@ absl::Status Run() {
 
 int main() {
   const absl::Status status = selfsame::bench::Run();
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return status.ok() ? 0 : selfsame::ReportFatal("row_ops_bench", status);
 }
