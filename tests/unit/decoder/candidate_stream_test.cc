@@ -10,6 +10,7 @@
 #include "common/tokenizer/utf8.h"
 #include "tests/unit/decoder/core_fixture.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "decoder/engine/engine_core.h"
+#include "tests/unit/decoder/canonical_verifier.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 

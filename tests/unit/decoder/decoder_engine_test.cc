@@ -13,7 +13,9 @@
 
 #include "common/errors.h"
 #include "common/limits.h"
+#include "tests/unit/decoder/canonical_verifier.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "tests/unit/decoder/canonical_verifier.h"
 #include "tests/unit/decoder/core_fixture.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {

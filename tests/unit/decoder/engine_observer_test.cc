@@ -7,6 +7,7 @@
 
 #include "tests/unit/decoder/core_fixture.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "common/errors.h"
 #include "tests/unit/decoder/core_fixture.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {

@@ -13,6 +13,7 @@
 #include "decoder/engine/sessions.h"
 #include "tests/unit/decoder/core_fixture.h"
 #include "tests/unit/decoder/engine_testing.h"
+#include "tests/unit/decoder/recording_sink.h"
 
 namespace selfsame::decoder {
 namespace {
