@@ -1,5 +1,6 @@
-# Targets that look at the sources: `format` rewrites them, `format-check` and `lint` fail on what is
-# wrong. All need the versions of Debian 12, since clang-format's output changes between versions.
+# Targets that look at the sources: `format` rewrites them, `format-check` and `lint` fail on what
+# is wrong. All need the versions of Debian 12, since clang-format's output changes between
+# versions.
 find_program(CLANG_FORMAT NAMES clang-format-14)
 find_program(RUN_CLANG_TIDY NAMES run-clang-tidy-14)
 find_program(CLANG_TIDY NAMES clang-tidy-14)
