@@ -21,6 +21,17 @@ TEST_F(SchedulerTest, AdmissionTakesWhatThePrefixCacheHasButTheLastToken) {
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 16), P(2, 1), P(3, 10)));
 }
 
+TEST_F(SchedulerTest, ARequestWhosePromptRowsTakeLogitsComputesThemAll) {
+  Create({.max_batch_tokens = 100, .max_batch_size = 4, .max_logit_rows = 100});
+  ScheduledRequest* first = AddCached(48);
+  Step();
+  first->state->Publish(first->token_at, 48);
+  ScheduledRequest* const second = AddCached(48);
+  second->logit_length = 47;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 48)));
+  EXPECT_EQ(second->cached_count, 0);
+}
+
 TEST_F(SchedulerTest, ARequestThatFindsNoRoomHoldsNothingOfTheCache) {
   Create({.max_batch_tokens = 100, .max_batch_size = 4}, /*blocks=*/4);
   ScheduledRequest* first = AddCached(48);

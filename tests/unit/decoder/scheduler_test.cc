@@ -157,6 +157,47 @@ TEST_F(SchedulerTest, AFullBatchMakesPlaceForALowerRankAndKeepsTheOthersState) {
   EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
 }
 
+TEST_F(SchedulerTest, RowsWithLogitsAreLimitedAndTheRestOfTheStepIsNot) {
+  Create({.max_batch_tokens = 32, .max_batch_size = 4, .prefill_chunk = 16, .max_logit_rows = 10});
+  Add(30)->logit_length = 29;
+  Add(40);
+  // Both have a row that takes logits anyway, which leaves eight.
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 9), P(1, 23)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 9), P(1, 17)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 9), P(1, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 3), P(1, 1)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1)));
+}
+
+TEST_F(SchedulerTest, RequestsShareTheRowsWithLogitsAndNoneHoldsUpDecoding) {
+  Create({.max_batch_tokens = 64, .max_batch_size = 4, .prefill_chunk = 4, .max_logit_rows = 12});
+  Add(1);
+  Add(30)->logit_length = 29;
+  Add(20)->logit_length = 19;
+  Add(25)->logit_length = 24;
+  // Of the eight beyond a row each the first has its chunk, then those that lack least.
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 4), P(2, 4), P(3, 3)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 4), P(2, 4), P(3, 3)));
+}
+
+TEST_F(SchedulerTest, WithoutALimitEachRequestHasOneRowWithLogitsAndWhatTheBatchLeaves) {
+  Create({.max_batch_tokens = 32, .max_batch_size = 3});
+  Add(9)->logit_length = 8;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 3)));
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 2), P(1, 1)));
+  Add(1);
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 1), P(1, 1), P(2, 1)));
+}
+
+TEST_F(SchedulerTest, RowsBehindTheLogitLengthAreNotLimited) {
+  Create({.max_batch_tokens = 32, .max_batch_size = 2, .max_logit_rows = 4});
+  Add(30)->logit_length = 5;
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 4)));
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 4))) << "one of them is below the logit length";
+  EXPECT_THAT(RowsOf(Step()), ElementsAre(P(0, 22)));
+}
+
 // Everybody finishes, in spite of shortage, pauses and stalls.
 TEST_F(SchedulerTest, EveryRequestFinishesUnderRandomLoad) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
