@@ -19,6 +19,10 @@ namespace selfsame::decoder {
 
 // A verifier behind a link, without a stream between: keeps what the engine sends until ProcessOne
 // answers it. Follows verification.proto; the switches make it break rules.
+//
+// The engine may send from any thread. All else is for one thread at a time: while a thread calls
+// ProcessOne, which reports to the engine from there, no other may connect or disconnect, set a
+// switch or read what is counted.
 class CanonicalVerifier final : public VerifierLink {
  public:
   CanonicalVerifier(int index, std::string fingerprint);

@@ -166,52 +166,84 @@ INSTANTIATE_TEST_SUITE_P(
                    "logprobs"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(VerdictTest, AlternativesAndPromptLogprobsAreChecked) {
-  v1::Verdict good = Rollback();
-  good.set_window_id(0);
-  good.set_outcome(v1::OUTCOME_COMMIT);
-  for (int i = 0; i < good.logprobs_size(); ++i) {
-    v1::TopLogprobs& top = *good.add_top_logprobs();
-    top.add_token_ids(7);
-    top.add_logprobs(-1.5f);
-  }
-  v1::PromptLogprobs& prompt = *good.mutable_prompt_logprobs();
+// An opening verdict with an alternative for its token, and the logprob of a prompt token with one.
+v1::Verdict OpeningWithLogprobs() {
+  v1::Verdict verdict = Rollback();
+  verdict.set_window_id(0);
+  verdict.set_outcome(v1::OUTCOME_COMMIT);
+  v1::TopLogprobs& top = *verdict.add_top_logprobs();
+  top.add_token_ids(7);
+  top.add_logprobs(-1.5f);
+  v1::PromptLogprobs& prompt = *verdict.mutable_prompt_logprobs();
   prompt.set_first_position(1);
   prompt.add_logprobs(-2.0f);
-  prompt.add_top_logprobs()->add_token_ids(4);
-  prompt.mutable_top_logprobs(0)->add_logprobs(-0.5f);
-  const auto verdict = FromProto(good);
-  ASSERT_TRUE(verdict.ok()) << verdict.status();
-  EXPECT_EQ(verdict->top_logprobs.front(), (TopLogprobs{{7, -1.5f}}));
-  ASSERT_EQ(verdict->prompt_logprobs.size(), 1u);
-  EXPECT_EQ(verdict->prompt_logprobs[0], (PromptLogprob{-2.0f, {{4, -0.5f}}}));
-
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::function<void(v1::Verdict&)>> changes = {
-      [](v1::Verdict& v) { v.add_top_logprobs(); },
-      [](v1::Verdict& v) { v.mutable_top_logprobs(0)->add_token_ids(1); },
-      [](v1::Verdict& v) { v.mutable_top_logprobs(0)->set_token_ids(0, -1); },
-      [nan](v1::Verdict& v) { v.mutable_top_logprobs(0)->set_logprobs(0, nan); },
-      [](v1::Verdict& v) {
-        v.mutable_top_logprobs(0)->mutable_token_ids()->Resize(kMaxTopLogprobs + 1, 0);
-        v.mutable_top_logprobs(0)->mutable_logprobs()->Resize(kMaxTopLogprobs + 1, 0.0f);
-      },
-      [](v1::Verdict& v) { v.mutable_prompt_logprobs()->set_first_position(0); },
-      [](v1::Verdict& v) { v.mutable_prompt_logprobs()->add_logprobs(-1.0f); },
-      [nan](v1::Verdict& v) { v.mutable_prompt_logprobs()->set_logprobs(0, nan); },
-      [](v1::Verdict& v) {
-        v.mutable_prompt_logprobs()->mutable_top_logprobs(0)->add_token_ids(1);
-      },
-      [](v1::Verdict& v) {
-        v.set_window_id(1);
-        v.clear_canonical_token();
-      }};
-  for (size_t i = 0; i < changes.size(); ++i) {
-    v1::Verdict bad = good;
-    changes[i](bad);
-    EXPECT_EQ(FromProto(bad).status().code(), absl::StatusCode::kInternal) << i;
-  }
+  v1::TopLogprobs& prompt_top = *prompt.add_top_logprobs();
+  prompt_top.add_token_ids(4);
+  prompt_top.add_logprobs(-0.5f);
+  return verdict;
 }
+
+TEST(VerdictTest, AnOpeningCarriesAlternativesAndPromptLogprobs) {
+  const auto verdict = FromProto(OpeningWithLogprobs());
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  EXPECT_THAT(verdict->top_logprobs, ElementsAre(TopLogprobs{{7, -1.5f}}));
+  EXPECT_THAT(verdict->prompt_logprobs, ElementsAre(PromptLogprob{-2.0f, {{4, -0.5f}}}));
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class MalformedLogprobsTest : public testing::TestWithParam<BadVerdict> {};
+
+TEST_P(MalformedLogprobsTest, IsAnErrorThatSaysWhatIsWrong) {
+  v1::Verdict message = OpeningWithLogprobs();
+  GetParam().spoil(message);
+  const absl::StatusOr<Verdict> verdict = FromProto(message);
+  EXPECT_EQ(verdict.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(verdict.status().message()), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MalformedLogprobsTest,
+    testing::Values(BadVerdict{"AlternativesOfNoToken", [](auto& v) { v.add_top_logprobs(); },
+                               "2 top_logprobs for 1 logprobs"},
+                    BadVerdict{"AlternativeWithoutLogprob",
+                               [](auto& v) { v.mutable_top_logprobs(0)->add_token_ids(1); },
+                               "top_logprobs with 2 tokens and 1 logprobs"},
+                    BadVerdict{"NegativeAlternative",
+                               [](auto& v) { v.mutable_top_logprobs(0)->set_token_ids(0, -1); },
+                               "top_logprobs with a negative token or"},
+                    BadVerdict{"AlternativeNotANumber",
+                               [](auto& v) { v.mutable_top_logprobs(0)->set_logprobs(0, kNan); },
+                               "or a logprob that is not a number"},
+                    BadVerdict{"TooManyAlternatives",
+                               [](auto& v) {
+                                 v1::TopLogprobs& top = *v.mutable_top_logprobs(0);
+                                 top.mutable_token_ids()->Resize(kMaxTopLogprobs + 1, 0);
+                                 top.mutable_logprobs()->Resize(kMaxTopLogprobs + 1, 0.0f);
+                               },
+                               "top_logprobs with 21 tokens"},
+                    BadVerdict{"PromptFromPositionZero",
+                               [](auto& v) { v.mutable_prompt_logprobs()->set_first_position(0); },
+                               "prompt_logprobs do not belong here"},
+                    BadVerdict{"PromptTokenWithoutAlternatives",
+                               [](auto& v) { v.mutable_prompt_logprobs()->add_logprobs(-1.0f); },
+                               "prompt_logprobs with 2 logprobs and 1 top_logprobs"},
+                    BadVerdict{"PromptLogprobNotANumber",
+                               [](auto& v) { v.mutable_prompt_logprobs()->set_logprobs(0, kNan); },
+                               "prompt_logprobs with a logprob that is not a number"},
+                    BadVerdict{
+                        "PromptAlternativeWithoutLogprob",
+                        [](auto& v) {
+                          v.mutable_prompt_logprobs()->mutable_top_logprobs(0)->add_token_ids(1);
+                        },
+                        "top_logprobs with 2 tokens and 1 logprobs"},
+                    BadVerdict{"PromptLogprobsOfAWindow",
+                               [](auto& v) {
+                                 v.set_window_id(1);
+                                 v.clear_canonical_token();
+                               },
+                               "prompt_logprobs do not belong here"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(VerdictTest, EveryEndIsKnown) {
   v1::Verdict message = Rollback();
