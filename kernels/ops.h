@@ -200,6 +200,7 @@ class Ops {
                        int32_t width, BFloat16* out) = 0;
 
   // residual = bf16(residual + x); out = RmsNorm(residual).  [rows, width]
+  // x is used up: what it holds afterwards is unspecified. `out` may be x.
   virtual void AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* weight,
                           float epsilon, int32_t rows, int32_t width, BFloat16* out) = 0;
 

@@ -1,10 +1,15 @@
 // Times attention of the 8B shape (32 query heads, 8 kv heads of 128) under the canonical schedule
 // against its floor: the larger of the cache's bytes over the device's bandwidth and the operations
 // over its bf16 rate, taken to be an H200's (4.35 TB/s, 790 TFLOP/s). Prints a Markdown table.
+//
+//   attention_bench [SEQUENCES ROWS CONTEXT]
+//
+// Of one shape: that many sequences of ROWS rows each, after CONTEXT positions. By default several.
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "bench/cuda/layer_model.h"
@@ -44,7 +49,7 @@ double FloorMicroseconds(const AttentionShape& shape, const LayerPass& pass) {
   return std::max(bytes / kBytesPerMicrosecond, operations / kOperationsPerMicrosecond);
 }
 
-absl::Status Run() {
+absl::Status Run(const std::vector<LayerPass>& passes) {
   // Nothing but attention is run: the rest of the layer is small.
   const LayerModelShape shape = {.layers = 1, .hidden = 512, .intermediate = 512, .vocab = 1024};
   ASSIGN_OR_RETURN(auto ops, CreateCudaOps({.schedule = Schedule::kCanonical,
@@ -53,12 +58,7 @@ absl::Status Run() {
   ASSIGN_OR_RETURN(auto model, LayerModel::Create(shape, kMaxRows, 18000, std::move(ops)));
   std::printf("| sequences x rows | context | us | floor us | us / floor |\n");
   std::printf("| --- | --- | --- | --- | --- |\n");
-  for (const LayerPass& pass :
-       {LayerPass{8, 64, 1024}, LayerPass{4, 64, 1024}, LayerPass{2, 64, 1024},
-        LayerPass{1, 64, 1024}, LayerPass{32, 16, 1024}, LayerPass{16, 32, 4096},
-        LayerPass{8, 64, 8000}, LayerPass{1, 512, 0}, LayerPass{1, 2048, 0},
-        LayerPass{4, 512, 2048}, LayerPass{1, 1, 1024}, LayerPass{16, 1, 1024},
-        LayerPass{64, 1, 1024}, LayerPass{256, 1, 1024}}) {
+  for (const LayerPass& pass : passes) {
     ASSIGN_OR_RETURN(const double time_us, MicrosecondsAnOp(*model, pass));
     const double floor_us = FloorMicroseconds(shape.attention, pass);
     std::printf("| %d x %d | %d | %.1f | %.1f | %.2f |\n", pass.sequences, pass.rows, pass.context,
@@ -71,7 +71,12 @@ absl::Status Run() {
 }  // namespace
 }  // namespace selfsame::bench
 
-int main() {
-  const absl::Status status = selfsame::bench::Run();
+int main(int argc, char** argv) {
+  std::vector<selfsame::bench::LayerPass> passes = {
+      {8, 64, 1024},  {4, 64, 1024}, {2, 64, 1024}, {1, 64, 1024}, {32, 16, 1024},
+      {16, 32, 4096}, {8, 64, 8000}, {1, 512, 0},   {1, 2048, 0},  {4, 512, 2048},
+      {1, 1, 1024},   {16, 1, 1024}, {64, 1, 1024}, {256, 1, 1024}};
+  if (argc == 4) passes = {{std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3])}};
+  const absl::Status status = selfsame::bench::Run(passes);
   return status.ok() ? 0 : selfsame::ReportFatal("attention_bench", status);
 }

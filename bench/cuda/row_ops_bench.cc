@@ -104,6 +104,7 @@ absl::Status MeasureRowOps(cudaStream_t stream) {
   std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   for (const int32_t rows : {1, 16, 64, 256, 512}) {
     const cuda::RmsNormArgs norm = {.x = x.data<BFloat16>(),
+                                    .product = {},
                                     .residual = residual.data<BFloat16>(),
                                     .weight = x.data<BFloat16>(),
                                     .out = out.data<BFloat16>(),

@@ -6,6 +6,17 @@ namespace {
 
 constexpr int kMergeWarps = 4;
 
+// Of scores, in units of the exponent of 2.
+float AttentionScale(int32_t head_dim) { return 1.44269504f / sqrtf(static_cast<float>(head_dim)); }
+
+// Of a split, a lane's part.
+template <int kLaneDims>
+struct Partial {
+  float max;
+  float sum;
+  float output[kLaneDims];
+};
+
 // One warp: one row and head; lane l has dimensions l * head_dim / 32 and on.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
@@ -19,14 +30,27 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
   float max = NegativeInfinity();
   float sum = 0.0f;
   float output[kLaneDims] = {};
-  for (int32_t split = 0; split < merge.split_count; ++split) {
+  const auto load = [&](int32_t split) {
     const int64_t place =
         int64_t{merge.partial_row + split * merge.stride} * args.shape.head_count + head;
+    Partial<kLaneDims> partial;
+    const float* state = args.partial_state + 2 * place;
+    partial.max = state[0];
+    partial.sum = state[1];
     const float* values = args.partial_output + place * kHeadDim + dim;
-    const MergeWeights weights = MergeSplit(scale, args.partial_state[2 * place],
-                                            args.partial_state[2 * place + 1], max, sum);
 #pragma unroll
-    for (int i = 0; i < kLaneDims; ++i) output[i] = MergeOutput(values[i], output[i], weights);
+    for (int i = 0; i < kLaneDims; ++i) partial.output[i] = values[i];
+    return partial;
+  };
+  Partial<kLaneDims> next = load(0);
+  for (int32_t split = 0; split < merge.split_count; ++split) {
+    const Partial<kLaneDims> partial = next;
+    if (split + 1 < merge.split_count) next = load(split + 1);  // while this one is merged
+    const MergeWeights weights = MergeSplit(scale, partial.max, partial.sum, max, sum);
+#pragma unroll
+    for (int i = 0; i < kLaneDims; ++i) {
+      output[i] = MergeOutput(partial.output[i], output[i], weights);
+    }
   }
   BFloat16* out = args.out + (int64_t{merge.row} * args.shape.head_count + head) * kHeadDim + dim;
   const float inverse = InverseSum(sum);
@@ -37,41 +61,67 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
   }
 }
 
+// Runs the next `item_count` items of a sort.
+cudaError_t Launch(const AttentionKernel& kernel, int32_t item_count, bool is_whole,
+                   AttentionCall& call, cudaStream_t stream) {
+  if (item_count == 0) return cudaSuccess;
+  const size_t dim = call.args.shape.head_dim / 128;
+  const dim3 grid(item_count, call.args.shape.kv_head_count);
+  void* parameters[] = {&call};
+  const cudaError_t error =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel.functions[dim][is_whole ? 1 : 0]), grid,
+                       dim3(kernel.threads), parameters, kernel.shared_size_bytes[dim], stream);
+  call.first_item += item_count;
+  return error;
+}
+
+cudaError_t Merge(const AttentionArgs& args, float scale, cudaStream_t stream) {
+  if (args.merge_count == 0) return cudaSuccess;
+  const dim3 grid(args.merge_count, (args.shape.head_count + kMergeWarps - 1) / kMergeWarps);
+  const auto kernel = args.shape.head_dim == 64 ? MergeKernel<64> : MergeKernel<128>;
+  kernel<<<grid, kMergeWarps * kWarpSize, 0, stream>>>(args, scale);
+  return cudaGetLastError();
+}
+
+AttentionKernel ManyQueries(int32_t tile_queries) {
+  return tile_queries == kWarpgroupTileQueries ? WarpgroupAttention() : LargeAttention();
+}
+
 }  // namespace
 
 cudaError_t PrepareAttention(int32_t tile_queries) {
-  const cudaError_t error = PrepareSmallAttention();
-  if (error != cudaSuccess) return error;
-  return tile_queries == kWarpgroupTileQueries ? PrepareWarpgroupAttention()
-                                               : PrepareLargeAttention();
+  for (const AttentionKernel& kernel : {SmallAttention(), ManyQueries(tile_queries)}) {
+    for (int dim = 0; dim < 2; ++dim) {
+      for (const AttentionKernel::Function function : kernel.functions[dim]) {
+        const cudaError_t error = cudaFuncSetAttribute(
+            reinterpret_cast<const void*>(function), cudaFuncAttributeMaxDynamicSharedMemorySize,
+            static_cast<int>(kernel.shared_size_bytes[dim]));
+        if (error != cudaSuccess) return error;
+      }
+    }
+  }
+  return cudaSuccess;
 }
 
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {
   if (!TakesAttention(args.shape)) return cudaErrorInvalidValue;
+  const AttentionKernel small = SmallAttention();
+  const AttentionKernel large = ManyQueries(args.tile_queries);
+  const int32_t group = args.shape.head_count / args.shape.kv_head_count;
+  AttentionCall call = {.args = args,
+                        .first_item = 0,
+                        .group = group,
+                        .inverse_group = InverseGroup(group),
+                        .scale = AttentionScale(args.shape.head_dim)};
   const AttentionItemCounts& counts = args.counts;
-  int32_t first = 0;
-  const auto take = [&first](int32_t count, bool is_whole) {
-    const AttentionRange range = {first, count, is_whole};
-    first += count;
-    return range;
-  };
-  for (const bool is_whole : {false, true}) {
-    const auto small = take(is_whole ? counts.small_whole : counts.small_split, is_whole);
-    const auto large = take(is_whole ? counts.large_whole : counts.large_split, is_whole);
-    if (small.item_count > 0) RunSmallAttention(args, small, stream);
-    if (large.item_count == 0) continue;
-    if (args.tile_queries == kWarpgroupTileQueries) {
-      RunWarpgroupAttention(args, large, stream);
-    } else {
-      RunLargeAttention(args, large, stream);
-    }
+  for (const cudaError_t error :
+       {Launch(small, counts.small_split, false, call, stream),
+        Launch(large, counts.large_split, false, call, stream),
+        Launch(small, counts.small_whole, true, call, stream),
+        Launch(large, counts.large_whole, true, call, stream), Merge(args, call.scale, stream)}) {
+    if (error != cudaSuccess) return error;
   }
-  if (args.merge_count > 0) {
-    const dim3 grid(args.merge_count, (args.shape.head_count + kMergeWarps - 1) / kMergeWarps);
-    const auto kernel = args.shape.head_dim == 64 ? MergeKernel<64> : MergeKernel<128>;
-    kernel<<<grid, kMergeWarps * kWarpSize, 0, stream>>>(args, AttentionScale(args.shape.head_dim));
-  }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 }  // namespace selfsame::cuda

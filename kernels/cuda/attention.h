@@ -55,7 +55,7 @@ struct AttentionItemCounts {
 };
 
 // What the blocks (item, kv_head) do: rows of one sequence, or padding rows. Without rows: nothing.
-struct AttentionItem {
+struct alignas(16) AttentionItem {
   int32_t first_row = 0;       // of the pass
   int32_t row_count = 0;       // row_count * group <= the tile's queries
   int32_t first_position = 0;  // of first_row; -1: padding rows, whose output is zeroed
@@ -70,7 +70,7 @@ struct AttentionItem {
 
 // A row whose splits are merged afterwards: split s is in partial row `partial_row + s * stride`.
 // Without splits: nothing.
-struct AttentionMerge {
+struct alignas(16) AttentionMerge {
   int32_t row = 0;
   int32_t partial_row = 0;
   int32_t stride = 0;

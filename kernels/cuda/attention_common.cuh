@@ -65,22 +65,43 @@ __device__ inline float InverseSum(float sum) { return __frcp_rn(sum); }
 // Adding 0 makes -0 into 0: which of the two a sum of zeros gives may depend on masked keys.
 __device__ inline float Normalise(float output, float inverse) { return output * inverse + 0.0f; }
 
-// What the threads of a block know of their item.
+// What a kernel is launched with: the items [first_item, ..) of one sort.
+struct AttentionCall {
+  AttentionArgs args;
+  int32_t first_item = 0;
+  int32_t group = 0;           // query heads of a kv head
+  uint32_t inverse_group = 0;  // InverseGroup(group)
+  float scale = 0.0f;          // of scores, in units of the exponent of 2
+};
+
+// query / group = query * InverseGroup(group) / 2^16: exactly, for the queries of an item.
+inline uint32_t InverseGroup(int32_t group) { return 65536u / static_cast<uint32_t>(group) + 1; }
+static_assert(kWarpgroupTileQueries * kAttentionTileQueries < 65536);
+
+// What the threads of a block know of their item. Its queries are numbered row * group + head.
 struct AttentionBlock {
   AttentionItem item;
-  int32_t group;  // query heads of a kv head
+  int32_t group;
+  uint32_t inverse_group;
   int warp;
   int lane;
 
-  __device__ AttentionBlock(const AttentionArgs& args, int32_t first_item)
-      : item(args.items[first_item + static_cast<int32_t>(blockIdx.x)]),
-        group(args.shape.head_count / args.shape.kv_head_count),
+  __device__ explicit AttentionBlock(const AttentionCall& call)
+      : item(call.args.items[call.first_item + static_cast<int32_t>(blockIdx.x)]),
+        group(call.group),
+        inverse_group(call.inverse_group),
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
   __device__ int32_t query_count() const { return item.row_count * group; }
+  __device__ int32_t row_of(int32_t query) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(query) * inverse_group >> 16);
+  }
   __device__ int32_t head_of(int32_t query) const {
-    return static_cast<int32_t>(blockIdx.y) * group + query % group;
+    return static_cast<int32_t>(blockIdx.y) * group + query - row_of(query) * group;
+  }
+  __device__ int32_t position_of(int32_t query) const {
+    return item.first_position + row_of(query);
   }
 };
 
@@ -133,13 +154,13 @@ __device__ inline void LoadTile(const AttentionArgs& args, const AttentionBlock&
   }
 }
 
-// The address of a query, numbered row * group + head within the item; null past the item's end.
+// The address of a query; null past the item's end.
 template <int kHeadDim>
 __device__ inline const BFloat16* QueryAt(const AttentionArgs& args, const AttentionBlock& block,
                                           int32_t query) {
   if (query >= block.query_count()) return nullptr;
   const int64_t width = int64_t{args.shape.head_count + 2 * args.shape.kv_head_count} * kHeadDim;
-  return args.qkv + (block.item.first_row + query / block.group) * width +
+  return args.qkv + (block.item.first_row + block.row_of(query)) * width +
          block.head_of(query) * kHeadDim;
 }
 
@@ -174,7 +195,7 @@ __device__ inline void StoreQuery(const AttentionArgs& args, const AttentionBloc
                                   const float (&tiles)[kTiles][4]) {
   if (query >= block.query_count()) return;
   const int32_t head = block.head_of(query);
-  const int32_t row = query / block.group;
+  const int32_t row = block.row_of(query);
   const int column = first_column + block.lane % 4 * 2;
   if (block.item.partial_row < 0) {
     BFloat16* out =
@@ -201,27 +222,19 @@ __device__ inline void StoreQuery(const AttentionArgs& args, const AttentionBloc
   }
 }
 
-// Runs the items [first_item, first_item + item_count), all of one sort.
-struct AttentionRange {
-  int32_t first_item = 0;
-  int32_t item_count = 0;
-  bool is_whole = false;
+// A kernel for each head dimension and kind of item. Its blocks: (item, kv head).
+struct AttentionKernel {
+  using Function = void (*)(AttentionCall);
+  // As functions[head_dim / 128][is_whole].
+  Function functions[2][2];
+  size_t shared_size_bytes[2];
+  int threads;
 };
-
 // Items of at most kSmallItemQueries queries: four warps share one row tile.
-cudaError_t PrepareSmallAttention();
-void RunSmallAttention(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream);
+AttentionKernel SmallAttention();
 // Larger items: each warp has a row tile.
-cudaError_t PrepareLargeAttention();
-void RunLargeAttention(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream);
+AttentionKernel LargeAttention();
 // The same by warpgroups, of up to kWarpgroupTileQueries; compute capability 9.0 only.
-cudaError_t PrepareWarpgroupAttention();
-void RunWarpgroupAttention(const AttentionArgs& args, const AttentionRange& range,
-                           cudaStream_t stream);
-
-// Of scores, in units of the exponent of 2.
-inline float AttentionScale(int head_dim) {
-  return 1.44269504f / sqrtf(static_cast<float>(head_dim));
-}
+AttentionKernel WarpgroupAttention();
 
 }  // namespace selfsame::cuda

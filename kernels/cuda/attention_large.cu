@@ -62,10 +62,11 @@ __device__ void AddValues(const RowScores& probabilities, const AttentionBlock& 
 // registers; otherwise items with one split.
 template <int kHeadDim, bool kIsWhole>
 __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
-    LargeKernel(const __grid_constant__ AttentionArgs args, int32_t first_item, float scale) {
+    LargeKernel(const __grid_constant__ AttentionCall call) {
+  const AttentionArgs& args = call.args;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
-  const AttentionBlock block(args, first_item);
+  const AttentionBlock block(call);
   const int thread = static_cast<int>(threadIdx.x);
   if (block.item.row_count == 0) return;
   TilePages pages;
@@ -76,8 +77,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
   const int32_t first_query = block.warp * kMmaRows;
   const bool has_queries = first_query < block.query_count();
   const int32_t query[2] = {first_query + block.lane / 4, first_query + block.lane / 4 + 8};
-  const int32_t positions[2] = {block.item.first_position + query[0] / block.group,
-                                block.item.first_position + query[1] / block.group};
+  const int32_t positions[2] = {block.position_of(query[0]), block.position_of(query[1])};
   const Queries<kHeadDim> queries(args, block, first_query);
   RowState<kHeadDim> split;
   MergedRows<kHeadDim> merged;
@@ -99,12 +99,12 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
       if (next > block.item.first_position + 1)
         MaskRows(key + block.lane % 4 * 2, positions, scores);
       float alpha[2];
-      RowSoftmax(scale, scores, split, alpha);
+      RowSoftmax(call.scale, scores, split, alpha);
       ScaleOutput(alpha, split);
       AddValues(scores, block, shared.values[stage], split);
       if (kIsWhole && (next % args.split_keys == 0 || next >= block.item.end_key)) {
         FinishRows(split);
-        merged.Add(scale, split);
+        merged.Add(call.scale, split);
         split.Reset();
       }
     }
@@ -124,35 +124,13 @@ __global__ void __launch_bounds__(kAttentionThreads, kIsWhole ? 2 : 3)
   }
 }
 
-template <int kHeadDim, bool kIsWhole>
-cudaError_t Prepare() {
-  return cudaFuncSetAttribute(LargeKernel<kHeadDim, kIsWhole>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Shared<kHeadDim>));
-}
-
-template <int kHeadDim>
-void Launch(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream) {
-  const dim3 grid(range.item_count, args.shape.kv_head_count);
-  const auto kernel = range.is_whole ? LargeKernel<kHeadDim, true> : LargeKernel<kHeadDim, false>;
-  kernel<<<grid, kAttentionThreads, sizeof(Shared<kHeadDim>), stream>>>(args, range.first_item,
-                                                                        AttentionScale(kHeadDim));
-}
-
 }  // namespace
 
-cudaError_t PrepareLargeAttention() {
-  for (const cudaError_t error :
-       {Prepare<64, false>(), Prepare<64, true>(), Prepare<128, false>(), Prepare<128, true>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
-}
-
-void RunLargeAttention(const AttentionArgs& args, const AttentionRange& range,
-                       cudaStream_t stream) {
-  if (args.shape.head_dim == 64) return Launch<64>(args, range, stream);
-  Launch<128>(args, range, stream);
+AttentionKernel LargeAttention() {
+  return {.functions = {{LargeKernel<64, false>, LargeKernel<64, true>},
+                        {LargeKernel<128, false>, LargeKernel<128, true>}},
+          .shared_size_bytes = {sizeof(Shared<64>), sizeof(Shared<128>)},
+          .threads = kAttentionThreads};
 }
 
 }  // namespace selfsame::cuda

@@ -74,14 +74,14 @@ __device__ void RowSoftmax(float scale, RowScores& scores, RowState<kHeadDim>& s
     state.max[half] = new_max;
 #pragma unroll
     for (int part = 0; part < kAttentionWarps; ++part) {
-      float sum = 0.0f;
+      float sum;  // from the first on: 0 + p = p, as no p is -0
 #pragma unroll
       for (int t = part * kTilesPerSum; t < (part + 1) * kTilesPerSum; ++t) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& score = scores[t][2 * half + i];
           score = Probability(score, scale, reference);
-          sum = sum + score;
+          sum = t == part * kTilesPerSum && i == 0 ? score : sum + score;
         }
       }
       state.sum[half][part] = __fmaf_rn(state.sum[half][part], alpha[half], sum);

@@ -200,10 +200,11 @@ __device__ void ZeroRows(const AttentionArgs& args, const AttentionBlock& block)
 // registers; otherwise items with one split.
 template <int kHeadDim, bool kIsWhole>
 __global__ void __launch_bounds__(kAttentionThreads, 3)
-    SmallKernel(const __grid_constant__ AttentionArgs args, int32_t first_item, float scale) {
+    SmallKernel(const __grid_constant__ AttentionCall call) {
+  const AttentionArgs& args = call.args;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
-  const AttentionBlock block(args, first_item);
+  const AttentionBlock block(call);
   const int thread = static_cast<int>(threadIdx.x);
   if (block.item.first_position < 0) return ZeroRows<kHeadDim>(args, block);
 
@@ -213,8 +214,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
                      shared.values[0]);
   CommitCopies();
   pages.Load(args, block, block.item.first_key + kAttentionTileKeys);
-  const int32_t positions[2] = {block.item.first_position + block.lane / 4 / block.group,
-                                block.item.first_position + (block.lane / 4 + 8) / block.group};
+  const int32_t positions[2] = {block.position_of(block.lane / 4),
+                                block.position_of(block.lane / 4 + 8)};
   const Queries<kHeadDim> queries(args, block, 0);
   State<kHeadDim> split;
   State<kHeadDim> merged;
@@ -235,12 +236,12 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
     Score(queries, block, shared.keys[stage], scores);
     MaskAndMax(key + block.warp * kSumKeys + block.lane % 4 * 2, positions, block, scores, shared);
     __syncthreads();
-    Softmax(scale, block, scores, shared, split);
+    Softmax(call.scale, block, scores, shared, split);
     __syncthreads();
     AddValues(block, shared.values[stage], shared, split);
     if (kIsWhole && (next % args.split_keys == 0 || next >= block.item.end_key)) {
       FinishSplit(block, shared, split);
-      MergeState(scale, split, merged);
+      MergeState(call.scale, split, merged);
       split.Reset();
     }
     stage ^= 1;
@@ -255,35 +256,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 3)
   }
 }
 
-template <int kHeadDim, bool kIsWhole>
-cudaError_t Prepare() {
-  return cudaFuncSetAttribute(SmallKernel<kHeadDim, kIsWhole>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Shared<kHeadDim>));
-}
-
-template <int kHeadDim>
-void Launch(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream) {
-  const dim3 grid(range.item_count, args.shape.kv_head_count);
-  const auto kernel = range.is_whole ? SmallKernel<kHeadDim, true> : SmallKernel<kHeadDim, false>;
-  kernel<<<grid, kAttentionThreads, sizeof(Shared<kHeadDim>), stream>>>(args, range.first_item,
-                                                                        AttentionScale(kHeadDim));
-}
-
 }  // namespace
 
-cudaError_t PrepareSmallAttention() {
-  for (const cudaError_t error :
-       {Prepare<64, false>(), Prepare<64, true>(), Prepare<128, false>(), Prepare<128, true>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
-}
-
-void RunSmallAttention(const AttentionArgs& args, const AttentionRange& range,
-                       cudaStream_t stream) {
-  if (args.shape.head_dim == 64) return Launch<64>(args, range, stream);
-  Launch<128>(args, range, stream);
+AttentionKernel SmallAttention() {
+  return {.functions = {{SmallKernel<64, false>, SmallKernel<64, true>},
+                        {SmallKernel<128, false>, SmallKernel<128, true>}},
+          .shared_size_bytes = {sizeof(Shared<64>), sizeof(Shared<128>)},
+          .threads = kAttentionThreads};
 }
 
 }  // namespace selfsame::cuda

@@ -46,7 +46,8 @@ struct Place {
   uint32_t parity;
 };
 __device__ Place PlaceOf(int tile) {
-  return {tile % kStages, static_cast<uint32_t>(tile / kStages) & 1u};
+  const auto number = static_cast<uint32_t>(tile);
+  return {static_cast<int>(number % kStages), number / kStages & 1u};
 }
 
 // One arrival for the warp.
@@ -55,12 +56,32 @@ __device__ void ArriveWarp(SharedBarrier& barrier, int lane) {
   if (lane == 0) barrier.Arrive();
 }
 
-// The loading group: up to kStages tiles ahead.
+// Starts copying a computing group's queries; zeros stand for those past the item's end.
 template <int kHeadDim>
-__device__ void LoadTiles(const AttentionArgs& args, const AttentionBlock& block, int thread,
-                          int tile_count, Shared<kHeadDim>& shared) {
+__device__ void LoadQueries(const AttentionArgs& args, const AttentionBlock& block, int thread,
+                            int first_query, SwizzledTile<kWarpgroupRows, kHeadDim>& tile) {
+  constexpr int kPieces = kHeadDim / kVectorElements;
+  constexpr int kRowStep = kWarpgroupThreads / kPieces;
+  const int dim = thread % kPieces * kVectorElements;
+#pragma unroll
+  for (int row = thread / kPieces; row < kWarpgroupRows; row += kRowStep) {
+    const BFloat16* query = QueryAt<kHeadDim>(args, block, first_query + row);
+    const bool is_present = query != nullptr;
+    CopyAsync(tile.data + tile.Offset(row, dim), (is_present ? query : args.qkv) + dim, is_present);
+  }
+}
+
+// The loading group: the queries, which come with the first tile, then up to kStages tiles ahead.
+// Queries go first, as nothing begins without them and the tiles of all blocks keep the memory
+// busy.
+template <int kHeadDim>
+__device__ void LoadItem(const AttentionArgs& args, const AttentionBlock& block, int thread,
+                         int active_groups, int tile_count, Shared<kHeadDim>& shared) {
   TilePages pages;
   pages.Load(args, block, block.item.first_key);
+  for (int group = 0; group < active_groups; ++group) {
+    LoadQueries<kHeadDim>(args, block, thread, group * kWarpgroupRows, shared.queries[group]);
+  }
   for (int tile = 0; tile < tile_count; ++tile) {
     const Place place = PlaceOf(tile);
     const int32_t key = block.item.first_key + tile * kAttentionTileKeys;
@@ -72,36 +93,6 @@ __device__ void LoadTiles(const AttentionArgs& args, const AttentionBlock& block
   }
   CommitCopies();
   WaitForCopies<0>();
-}
-
-// Waits for a tile.
-__device__ void WaitForTile(const SharedBarrier& is_full, uint32_t parity) {
-  is_full.Wait(parity);
-  OrderBeforeProducts();
-}
-
-// Copies a warpgroup's queries; zeros stand for those past the item's end.
-template <int kHeadDim>
-__device__ void LoadQueries(const AttentionArgs& args, const AttentionBlock& block, int thread,
-                            int first_query, SwizzledTile<kWarpgroupRows, kHeadDim>& tile) {
-  constexpr int kPieces = kHeadDim / kVectorElements;
-  constexpr int kRowStep = kWarpgroupThreads / kPieces;
-  constexpr int kSteps = kWarpgroupRows / kRowStep;
-  const int row = thread / kPieces;
-  const int dim = thread % kPieces * kVectorElements;
-  uint4 words[kSteps];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const BFloat16* query = QueryAt<kHeadDim>(args, block, first_query + row + step * kRowStep);
-    words[step] = make_uint4(0, 0, 0, 0);
-    if (query != nullptr) words[step] = *reinterpret_cast<const uint4*>(query + dim);
-  }
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int place = tile.Offset(row + step * kRowStep, dim);
-    *reinterpret_cast<uint4*>(tile.data + place) = words[step];
-  }
-  OrderBeforeProducts();
 }
 
 // Writes a warpgroup's final output by way of `tile`, which held its queries, so that whole rows
@@ -132,7 +123,7 @@ __device__ void StoreRows(const AttentionArgs& args, const AttentionBlock& block
   for (int row = thread / kPieces; row < kWarpgroupRows; row += kRowStep) {
     const int32_t query = first_query + row;
     if (query >= block.query_count()) break;
-    const int64_t out_row = int64_t{block.item.first_row + query / block.group};
+    const int64_t out_row = int64_t{block.item.first_row + block.row_of(query)};
     BFloat16* out =
         args.out + (out_row * args.shape.head_count + block.head_of(query)) * kHeadDim + dim;
     *reinterpret_cast<uint4*>(out) =
@@ -211,15 +202,16 @@ struct Scan {
         lane(block.lane),
         first_key(block.item.first_key) {
     const int32_t query = first_query + thread / kWarpSize * kMmaRows + lane / 4;
-    positions[0] = block.item.first_position + query / block.group;
-    positions[1] = block.item.first_position + (query + 8) / block.group;
-    const int32_t lowest = block.item.first_position + first_query / block.group;
+    positions[0] = block.position_of(query);
+    positions[1] = block.position_of(query + 8);
+    const int32_t lowest = block.position_of(first_query);
     visible_tiles = Uniform((lowest + 1 - first_key) / kAttentionTileKeys);
   }
 
   __device__ void WaitFor(int tile) const {
     const Place place = PlaceOf(tile);
-    WaitForTile(shared.is_full[place.stage], place.parity);
+    shared.is_full[place.stage].Wait(place.parity);
+    OrderBeforeProducts();
   }
   __device__ void EnqueueScores(int tile, RowScores& scores) const {
     Score<kHeadDim>(queries, shared.keys[PlaceOf(tile).stage], scores);
@@ -254,20 +246,22 @@ struct Scan {
     Mask(0, scores);
     RowSoftmax(scale, scores, split, alpha);
     bool is_settled = true;
+    int next_split = split_tiles;
     for (int tile = 1; tile < end_tile; ++tile) {
-      WaitFor(tile);
       if (!is_settled) {
         Settle(tile - 2, split);
         ScaleOutput(alpha, split);
       }
+      WaitFor(tile);
       probabilities.Pack(scores);
       BeginProducts();
       EnqueueScores(tile, scores);
       EnqueueValues(tile - 1, probabilities, split);
       WaitForProducts<1>(scores);
       Mask(tile, scores);
-      is_settled = tile % split_tiles == 0;
+      is_settled = tile == next_split;
       if (is_settled) {
+        next_split += split_tiles;
         Settle(tile - 1, split);
         FinishRows(split);
         merged.Add(scale, split);
@@ -291,8 +285,6 @@ template <int kHeadDim, bool kIsWhole>
 __device__ void Attend(const AttentionArgs& args, const AttentionBlock& block, int thread,
                        int first_query, int tile_count, float scale,
                        SwizzledTile<kWarpgroupRows, kHeadDim>& queries, Shared<kHeadDim>& shared) {
-  LoadQueries<kHeadDim>(args, block, thread, first_query, queries);
-  SyncWarpgroup(1 + first_query / kWarpgroupRows);
   const Scan<kHeadDim> scan(block, thread, first_query, scale, queries, shared);
   RowState<kHeadDim> split;
   MergedRows<kHeadDim> merged;
@@ -325,11 +317,12 @@ __global__ void ProbeKernel(int* is_built) {
 // registers; otherwise items with one split.
 template <int kHeadDim, bool kIsWhole>
 __global__ void __launch_bounds__(kThreads, 1)
-    WarpgroupKernel(const __grid_constant__ AttentionArgs args, int32_t first_item, float scale) {
+    WarpgroupKernel(const __grid_constant__ AttentionCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(kSwizzleAlignment) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(shared_memory);
-  const AttentionBlock block(args, first_item);
+  const AttentionArgs& args = call.args;
+  const AttentionBlock block(call);
   if (block.item.row_count == 0) return;
   const int group = Uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
@@ -345,32 +338,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (group == kComputingGroups) {
     ReleaseRegisters<kLoadingRegisters>();
-    LoadTiles<kHeadDim>(args, block, thread, tile_count, shared);
+    LoadItem<kHeadDim>(args, block, thread, active_groups, tile_count, shared);
   } else {
     AcquireRegisters<kComputingRegisters>();
     if (group >= active_groups) return;
-    Attend<kHeadDim, kIsWhole>(args, block, thread, group * kWarpgroupRows, tile_count, scale,
+    Attend<kHeadDim, kIsWhole>(args, block, thread, group * kWarpgroupRows, tile_count, call.scale,
                                shared.queries[group], shared);
   }
 #else
   __trap();  // HasWarpgroupAttention says that this must not run
 #endif
-}
-
-template <int kHeadDim, bool kIsWhole>
-cudaError_t Prepare() {
-  return cudaFuncSetAttribute(WarpgroupKernel<kHeadDim, kIsWhole>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Shared<kHeadDim>));
-}
-
-template <int kHeadDim>
-void Launch(const AttentionArgs& args, const AttentionRange& range, cudaStream_t stream) {
-  const dim3 grid(range.item_count, args.shape.kv_head_count);
-  const auto kernel =
-      range.is_whole ? WarpgroupKernel<kHeadDim, true> : WarpgroupKernel<kHeadDim, false>;
-  kernel<<<grid, kThreads, sizeof(Shared<kHeadDim>), stream>>>(args, range.first_item,
-                                                               AttentionScale(kHeadDim));
 }
 
 }  // namespace
@@ -388,18 +365,11 @@ cudaError_t HasWarpgroupAttention(bool& is_built) {
   return error;
 }
 
-cudaError_t PrepareWarpgroupAttention() {
-  for (const cudaError_t error :
-       {Prepare<64, false>(), Prepare<64, true>(), Prepare<128, false>(), Prepare<128, true>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
-}
-
-void RunWarpgroupAttention(const AttentionArgs& args, const AttentionRange& range,
-                           cudaStream_t stream) {
-  if (args.shape.head_dim == 64) return Launch<64>(args, range, stream);
-  Launch<128>(args, range, stream);
+AttentionKernel WarpgroupAttention() {
+  return {.functions = {{WarpgroupKernel<64, false>, WarpgroupKernel<64, true>},
+                        {WarpgroupKernel<128, false>, WarpgroupKernel<128, true>}},
+          .shared_size_bytes = {sizeof(Shared<64>), sizeof(Shared<128>)},
+          .threads = kThreads};
 }
 
 }  // namespace selfsame::cuda

@@ -153,13 +153,15 @@ class CudaOps final : public Ops {
 
   void AddRmsNorm(BFloat16* residual, const BFloat16* x, const BFloat16* weight, float epsilon,
                   int32_t rows, int32_t width, BFloat16* out) override {
-    Do(RmsNormArgs{.x = x,
-                   .residual = residual,
-                   .weight = weight,
-                   .out = out,
-                   .epsilon = epsilon,
-                   .rows = RowsToRun(rows),
-                   .width = width});
+    const RmsNormArgs norm = {.x = x,
+                              .product = {},
+                              .residual = residual,
+                              .weight = weight,
+                              .out = out,
+                              .epsilon = epsilon,
+                              .rows = RowsToRun(rows),
+                              .width = width};
+    if (!JoinProduct(norm)) Do(norm);
   }
 
   void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
@@ -260,6 +262,17 @@ class CudaOps final : public Ops {
     } else if (status_.ok()) {
       Note(Enqueue(op, plans_, stream_.get()));
     }
+  }
+
+  // Makes one op of a norm and the product before it, if that is its input, which the norm uses up.
+  bool JoinProduct(const RmsNormArgs& norm) {
+    auto* product = ops_.empty() ? nullptr : std::get_if<GemmOp>(&ops_.back());
+    const bool is_input = product != nullptr && product->operands.y == norm.x &&
+                          product->rows == norm.rows && product->shape.n == norm.width &&
+                          product->shape.output == GemmOutput::kBFloat16;
+    if (!is_input || !TakesProduct(norm)) return false;
+    ops_.back() = GemmNormOp{.gemm = *product, .norm = norm};
+    return true;
   }
 
   // Enqueues what the pass has gathered, and the copy of what it sampled.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/errors.h"
-#include "kernels/cuda/split_sum.h"
 #include "kernels/cuda/stream_gemm.h"
 
 namespace selfsame::cuda {
@@ -139,7 +138,16 @@ absl::Status GemmLauncher::PoisonPartials() const {
 
 absl::Status GemmLauncher::Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
                                const GemmOperands& operands) const {
-  if (algorithm.splits > 1) return RunSplit(shape, algorithm, rows, operands);
+  if (algorithm.splits > 1) {
+    ASSIGN_OR_RETURN(const SplitProduct product, RunSlices(shape, algorithm, rows, operands));
+    return ToStatus(RunSplitSum({.product = product,
+                                 .bias = shape.has_bias ? operands.bias : nullptr,
+                                 .y = operands.y,
+                                 .is_float = shape.output == GemmOutput::kFloat,
+                                 .n = shape.n},
+                                stream_),
+                    "adding partial products");
+  }
   if (algorithm.stream_config < 0) return RunBlas(shape, algorithm, rows, operands);
   return ToStatus(RunStreamGemm(algorithm.stream_config,
                                 {.x = operands.x,
@@ -167,8 +175,17 @@ absl::Status GemmLauncher::RunBlas(const GemmShape& shape, const GemmAlgorithm& 
                   "matrix product");
 }
 
-absl::Status GemmLauncher::RunSplit(const GemmShape& shape, const GemmAlgorithm& algorithm,
-                                    int32_t rows, const GemmOperands& operands) const {
+absl::StatusOr<SplitProduct> GemmLauncher::RunUnsummed(const GemmShape& shape,
+                                                       const GemmAlgorithm& algorithm, int32_t rows,
+                                                       const GemmOperands& operands) const {
+  if (algorithm.splits > 1 && !shape.has_bias) return RunSlices(shape, algorithm, rows, operands);
+  RETURN_IF_ERROR(Run(shape, algorithm, rows, operands));
+  return SplitProduct{};
+}
+
+absl::StatusOr<SplitProduct> GemmLauncher::RunSlices(const GemmShape& shape,
+                                                     const GemmAlgorithm& algorithm, int32_t rows,
+                                                     const GemmOperands& operands) const {
   if (algorithm.stream_config >= 0 || shape.k % algorithm.splits != 0 || partials_.empty() ||
       partials_.back().size_bytes() < PartialBytes(shape, algorithm.splits, rows)) {
     return ToStatus(cudaErrorInvalidValue, "split matrix product");
@@ -176,15 +193,8 @@ absl::Status GemmLauncher::RunSplit(const GemmShape& shape, const GemmAlgorithm&
   auto* partials = partials_.back().data<float>();
   RETURN_IF_ERROR(RunBlas(PartialShape(shape), algorithm, rows,
                           {.x = operands.x, .w = operands.w, .bias = nullptr, .y = partials}));
-  return ToStatus(RunSplitSum({.partials = partials,
-                               .bias = shape.has_bias ? operands.bias : nullptr,
-                               .y = operands.y,
-                               .is_float = shape.output == GemmOutput::kFloat,
-                               .splits = algorithm.splits,
-                               .rows = rows,
-                               .n = shape.n},
-                              stream_),
-                  "adding partial products");
+  return SplitProduct{
+      .partials = partials, .splits = algorithm.splits, .slice_size = rows * shape.n};
 }
 
 std::vector<GemmAlgorithm> GemmLauncher::Propose(const GemmShape& shape, int32_t rows,

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/bfloat16.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/split_sum.h"
 
 namespace selfsame::cuda {
 
@@ -64,6 +65,11 @@ class GemmLauncher {
   absl::Status Run(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
                    const GemmOperands& operands) const;
 
+  // As Run, but may leave the sum of a split product to the caller: then y is not written, and the
+  // result has the slices until the next product. Otherwise the result has none.
+  absl::StatusOr<SplitProduct> RunUnsummed(const GemmShape& shape, const GemmAlgorithm& algorithm,
+                                           int32_t rows, const GemmOperands& operands) const;
+
   // Algorithms that accumulate each of `splits` slices of k in one go, or those of kAnyOrder: what
   // cuBLASLt proposes, in its order, at most `count`; then, for unsplit products, what
   // stream_gemm.h has. Takes milliseconds.
@@ -81,8 +87,8 @@ class GemmLauncher {
 
   absl::Status RunBlas(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
                        const GemmOperands& operands) const;
-  absl::Status RunSplit(const GemmShape& shape, const GemmAlgorithm& algorithm, int32_t rows,
-                        const GemmOperands& operands) const;
+  absl::StatusOr<SplitProduct> RunSlices(const GemmShape& shape, const GemmAlgorithm& algorithm,
+                                         int32_t rows, const GemmOperands& operands) const;
 
   BlasHandle handle_;
   Memory workspace_;

@@ -10,13 +10,24 @@
 namespace selfsame::cuda {
 
 absl::Status GemmPlans::Run(const GemmShape& shape, int32_t rows, const GemmOperands& operands) {
+  ASSIGN_OR_RETURN(const Choice choice, Choose(shape, rows));
+  return launcher_.Run(shape, *choice.algorithm, choice.rows, operands);
+}
+
+absl::StatusOr<SplitProduct> GemmPlans::RunUnsummed(const GemmShape& shape, int32_t rows,
+                                                    const GemmOperands& operands) {
+  ASSIGN_OR_RETURN(const Choice choice, Choose(shape, rows));
+  return launcher_.RunUnsummed(shape, *choice.algorithm, choice.rows, operands);
+}
+
+absl::StatusOr<GemmPlans::Choice> GemmPlans::Choose(const GemmShape& shape, int32_t rows) {
   ASSIGN_OR_RETURN(const std::vector<GemmPlan>* plans, PlansFor(shape));
   const auto plan = std::lower_bound(
       plans->begin(), plans->end(), rows,
       [](const GemmPlan& candidate, int32_t wanted) { return candidate.rows < wanted; });
   SELFSAME_CHECK(rows >= 1 && plan != plans->end());
   const int32_t run_rows = options_.schedule == Schedule::kCanonical ? plan->rows : rows;
-  return launcher_.Run(shape, plan->algorithm, run_rows, operands);
+  return Choice{.algorithm = &plan->algorithm, .rows = run_rows};
 }
 
 absl::StatusOr<const std::vector<GemmPlan>*> GemmPlans::PlansFor(const GemmShape& shape) {

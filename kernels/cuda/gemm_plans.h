@@ -33,10 +33,20 @@ class GemmPlans {
   // rows. REQUIRES: 1 <= rows <= the limit for this output.
   absl::Status Run(const GemmShape& shape, int32_t rows, const GemmOperands& operands);
 
+  // As Run, but may leave the sum of a split product to the caller (GemmLauncher::RunUnsummed).
+  absl::StatusOr<SplitProduct> RunUnsummed(const GemmShape& shape, int32_t rows,
+                                           const GemmOperands& operands);
+
   // By increasing rows.
   absl::StatusOr<const std::vector<GemmPlan>*> PlansFor(const GemmShape& shape);
 
  private:
+  // The algorithm for `rows` rows, and the rows that it is run with.
+  struct Choice {
+    const GemmAlgorithm* algorithm = nullptr;
+    int32_t rows = 0;
+  };
+  absl::StatusOr<Choice> Choose(const GemmShape& shape, int32_t rows);
   absl::StatusOr<std::vector<GemmPlan>> Find(const GemmShape& shape);
 
   GemmLauncher launcher_;

@@ -30,6 +30,12 @@ class Enqueuer {
   absl::Status operator()(const GemmOp& op) const {
     return plans_.Run(op.shape, op.rows, op.operands);
   }
+  absl::Status operator()(const GemmNormOp& op) const {
+    RmsNormArgs norm = op.norm;
+    ASSIGN_OR_RETURN(norm.product,
+                     plans_.RunUnsummed(op.gemm.shape, op.gemm.rows, op.gemm.operands));
+    return (*this)(norm);
+  }
   absl::Status operator()(const RmsNormArgs& args) const {
     return ToStatus(RunRmsNorm(args, stream_), "RMS norm");
   }

@@ -30,6 +30,13 @@ struct GemmOp {
   GemmOperands operands;
   bool operator==(const GemmOp&) const = default;
 };
+// A product and the norm that reads it, and nothing else does: the norm adds up what slices of k
+// the product has.
+struct GemmNormOp {
+  GemmOp gemm;
+  RmsNormArgs norm;
+  bool operator==(const GemmNormOp&) const = default;
+};
 struct SiluMulOp {
   const BFloat16* gate_up = nullptr;
   int32_t rows = 0;
@@ -37,8 +44,8 @@ struct SiluMulOp {
   BFloat16* out = nullptr;
   bool operator==(const SiluMulOp&) const = default;
 };
-using PassOp =
-    std::variant<GatherRowsOp, GemmOp, RmsNormArgs, RopeArgs, AttentionArgs, SiluMulOp, SampleCall>;
+using PassOp = std::variant<GatherRowsOp, GemmOp, GemmNormOp, RmsNormArgs, RopeArgs, AttentionArgs,
+                            SiluMulOp, SampleCall>;
 
 // Enqueues one op.
 absl::Status Enqueue(const PassOp& op, GemmPlans& plans, cudaStream_t stream);

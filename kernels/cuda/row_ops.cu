@@ -91,13 +91,49 @@ __device__ Packed ScalePacked(const Packed& x, float scale, const Packed& weight
   return result;
 }
 
+__device__ float4 AddFloats(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Eight elements of a product, at `offset` of each slice.
+template <int kSplits>
+__device__ Packed SumSlices(const SplitProduct& product, int64_t offset) {
+  float4 slices[kSplits][2];
+#pragma unroll
+  for (int split = 0; split < kSplits; ++split) {
+    const auto* from =
+        reinterpret_cast<const float4*>(product.partials + split * product.slice_size + offset);
+    // Read once: not worth a place in the cache.
+    slices[split][0] = __ldcs(from);
+    slices[split][1] = __ldcs(from + 1);
+  }
+#pragma unroll
+  for (int split = 1; split < kSplits; ++split) {
+    slices[0][0] = AddFloats(slices[0][0], slices[split][0]);
+    slices[0][1] = AddFloats(slices[0][1], slices[split][1]);
+  }
+  const auto& [low, high] = slices[0];
+  return {{NarrowPair(low.x, low.y), NarrowPair(low.z, low.w), NarrowPair(high.x, high.y),
+           NarrowPair(high.z, high.w)}};
+}
+
+// What a norm is taken of: elements [index, index + 8) of the block's row, those past the end 0.
+template <bool kAligned, int kSplits>
+__device__ Packed LoadInput(const RmsNormArgs& args, int64_t row_offset, int32_t index) {
+  if constexpr (kSplits == 0) {
+    return LoadPacked<kAligned>(args.x + row_offset, index, args.width);
+  } else {
+    if (index >= args.width) return {};
+    return SumSlices<kSplits>(args.product, row_offset + index);
+  }
+}
+
 // A thread keeps its first kPieces pieces of 8 elements, as bf16, so that a processor holds many
 // rows, and loads all of them before it uses one. Of wider rows it rereads only what it wrote
-// itself.
-template <int kPieces, bool kAligned>
+// itself. kSplits: of the product that stands in for x; 0: none does.
+template <int kPieces, bool kAligned, int kSplits = 0>
 __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
   const int64_t offset = int64_t{blockIdx.x} * args.width;
-  const BFloat16* x = args.x + offset;
   BFloat16* residual = args.residual == nullptr ? nullptr : args.residual + offset;
   BFloat16* out = args.out + offset;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kVectorElements;
@@ -107,7 +143,7 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int32_t index = first + piece * kRowStep;
-    kept[piece] = LoadPacked<kAligned>(x, index, args.width);
+    kept[piece] = LoadInput<kAligned, kSplits>(args, offset, index);
     if (residual != nullptr) olds[piece] = LoadPacked<kAligned>(residual, index, args.width);
     weights[piece] = LoadPacked<kAligned>(args.weight, index, args.width);
   }
@@ -130,7 +166,7 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
   }
 #pragma unroll 1
   for (int32_t index = first + kPieces * kRowStep; index < args.width; index += kRowStep) {
-    Packed value = LoadPacked<kAligned>(x, index, args.width);
+    Packed value = LoadInput<kAligned, kSplits>(args, offset, index);
     Packed old;
     if (residual != nullptr) old = LoadPacked<kAligned>(residual, index, args.width);
     add_piece(index, old, value);
@@ -142,7 +178,7 @@ __global__ void __launch_bounds__(kRowThreads) RmsNormKernel(RmsNormArgs args) {
     if (index >= args.width) continue;
     StorePacked<kAligned>(ScalePacked(kept[piece], scale, weights[piece]), index, args.width, out);
   }
-  const BFloat16* source = residual != nullptr ? residual : x;
+  const BFloat16* source = residual != nullptr ? residual : args.x + offset;
 #pragma unroll 1
   for (int32_t index = first + kPieces * kRowStep; index < args.width; index += kRowStep) {
     const Packed value = LoadPacked<kAligned>(source, index, args.width);
@@ -290,15 +326,41 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int32_t i = thread; i < width; i += kRowThreads) to[i] = from[i];
 }
 
+using NormKernel = void (*)(RmsNormArgs);
+
+template <int kSplits>
+NormKernel AlignedNorm(int32_t width) {
+  if (width <= kRowStep) return RmsNormKernel<1, true, kSplits>;
+  return width <= 2 * kRowStep ? RmsNormKernel<2, true, kSplits> : RmsNormKernel<4, true, kSplits>;
+}
+
+bool IsAligned(const RmsNormArgs& args) {
+  return IsAligned(args.width, args.x, args.weight, args.out) &&
+         IsAligned(args.width, args.residual, nullptr, nullptr);
+}
+
 }  // namespace
 
+bool TakesProduct(const RmsNormArgs& args) { return args.residual != nullptr && IsAligned(args); }
+
 cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
-  const bool is_aligned = IsAligned(args.width, args.x, args.weight, args.out) &&
-                          IsAligned(args.width, args.residual, nullptr, nullptr);
-  const auto kernel = !is_aligned                  ? RmsNormKernel<1, false>
-                      : args.width <= kRowStep     ? RmsNormKernel<1, true>
-                      : args.width <= 2 * kRowStep ? RmsNormKernel<2, true>
-                                                   : RmsNormKernel<4, true>;
+  NormKernel kernel = IsAligned(args) ? AlignedNorm<0>(args.width) : RmsNormKernel<1, false>;
+  if (args.product.partials != nullptr) {
+    if (!TakesProduct(args)) return cudaErrorInvalidValue;
+    switch (args.product.splits) {
+      case 2:
+        kernel = AlignedNorm<2>(args.width);
+        break;
+      case 3:
+        kernel = AlignedNorm<3>(args.width);
+        break;
+      case 4:
+        kernel = AlignedNorm<4>(args.width);
+        break;
+      default:
+        return cudaErrorInvalidValue;
+    }
+  }
   kernel<<<args.rows, kRowThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

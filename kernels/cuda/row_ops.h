@@ -8,16 +8,19 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/split_sum.h"
 #include "kernels/ops.h"
 
 namespace selfsame::cuda {
 
 // out = bf16(bf16(x / sqrt(mean(x^2) + epsilon)) * weight), [rows, width]. With `residual`: first
-// residual = bf16(residual + x), and the norm is taken of that. Sum of squares: thread t of 256
+// residual = bf16(residual + x), and the norm is taken of that. With a `product`, its sum as in
+// split_sum.h stands in for x, to the bit, and is not written. Sum of squares: thread t of 256
 // adds elements 8t .. 8t+7, 8(t+256) .., each by a fused multiply-add; then a butterfly over each
 // warp; then the 8 warps in increasing order.
 struct RmsNormArgs {
   const BFloat16* x = nullptr;
+  SplitProduct product;          // n = width; if it has partials: REQUIRES TakesProduct
   BFloat16* residual = nullptr;  // or null
   const BFloat16* weight = nullptr;
   BFloat16* out = nullptr;
@@ -26,6 +29,9 @@ struct RmsNormArgs {
   int32_t width = 0;
   bool operator==(const RmsNormArgs&) const = default;
 };
+// Whether a product may stand in for x: with a residual, rows of a multiple of 8 elements that
+// start at multiples of 16 bytes.
+bool TakesProduct(const RmsNormArgs& args);
 cudaError_t RunRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
 
 // With a norm: first the same norm over each q and k head. Sum of squares: thread t of head_dim /

@@ -14,14 +14,15 @@ __device__ float4 Add(const float4& a, const float4& b) {
 // The number of splits is known, so that all loads are under way at once.
 template <int kSplits>
 __global__ void __launch_bounds__(kThreads) SplitSumKernel(SplitSumArgs args) {
-  const int64_t count = args.rows * args.n;
+  const int64_t count = args.product.slice_size;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
   if (first >= count) return;
   float4 partials[kSplits];
 #pragma unroll
   for (int i = 0; i < kSplits; ++i) {
     // Read once: not worth a place in the cache.
-    partials[i] = __ldcs(reinterpret_cast<const float4*>(args.partials + i * count + first));
+    partials[i] =
+        __ldcs(reinterpret_cast<const float4*>(args.product.partials + i * count + first));
   }
   float4 sum = partials[0];
 #pragma unroll
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) SplitSumKernel(SplitSumArgs args) {
 template <int kSplits>
 cudaError_t Launch(const SplitSumArgs& args, cudaStream_t stream) {
   constexpr int64_t kBlockElements = int64_t{kThreads} * kElements;
-  const int64_t blocks = (args.rows * args.n + kBlockElements - 1) / kBlockElements;
+  const int64_t blocks = (args.product.slice_size + kBlockElements - 1) / kBlockElements;
   SplitSumKernel<kSplits><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
@@ -51,7 +52,7 @@ cudaError_t Launch(const SplitSumArgs& args, cudaStream_t stream) {
 cudaError_t RunSplitSum(const SplitSumArgs& args, cudaStream_t stream) {
   if (args.n % kElements != 0) return cudaErrorInvalidValue;
   static_assert(kMaxSplits == 4);
-  switch (args.splits) {
+  switch (args.product.splits) {
     case 2:
       return Launch<2>(args, stream);
     case 3:

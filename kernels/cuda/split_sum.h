@@ -16,13 +16,19 @@ namespace selfsame::cuda {
 
 inline constexpr int32_t kMaxSplits = 4;
 
+// A product whose slices are not yet added up.
+struct SplitProduct {
+  const float* partials = nullptr;  // [splits, rows, n]; null: none
+  int32_t splits = 0;
+  int64_t slice_size = 0;  // rows * n
+  bool operator==(const SplitProduct&) const = default;
+};
+
 struct SplitSumArgs {
-  const float* partials = nullptr;
+  SplitProduct product;  // 2 .. kMaxSplits splits
   const BFloat16* bias = nullptr;
   void* y = nullptr;
   bool is_float = false;
-  int32_t splits = 0;  // 2 .. kMaxSplits
-  int32_t rows = 0;
   int64_t n = 0;
 };
 

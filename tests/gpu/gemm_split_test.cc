@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/gemm_bench.h"
 #include "kernels/cuda/gemm_search.h"
+#include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/split_sum.h"
 #include "tests/gpu/gpu_testing.h"
 
@@ -23,6 +24,13 @@ std::vector<float> RandomFloats(uint64_t seed, size_t count) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = PseudoNormal(seed, i);
   return values;
+}
+
+cuda::SplitProduct ProductOf(const std::unique_ptr<DeviceBuffer>& partials, int32_t splits,
+                             size_t slice_size) {
+  return {.partials = static_cast<const float*>(partials->data()),
+          .splits = splits,
+          .slice_size = static_cast<int64_t>(slice_size)};
 }
 
 TEST(GemmTest, PartialProductsAreAddedInIncreasingOrderThenTheBiasAndRoundedOnce) {
@@ -43,12 +51,10 @@ TEST(GemmTest, PartialProductsAreAddedInIncreasingOrderThenTheBiasAndRoundedOnce
       std::vector<BFloat16> narrow(count);
       std::transform(floats.begin(), floats.end(), narrow.begin(), ToBFloat16);
       const auto y = Upload(*ops, std::vector<float>(count));
-      cuda::SplitSumArgs args = {.partials = static_cast<const float*>(partials_on_device->data()),
+      cuda::SplitSumArgs args = {.product = ProductOf(partials_on_device, splits, count),
                                  .bias = has_bias ? Rows(bias_on_device) : nullptr,
                                  .y = y->data(),
                                  .is_float = true,
-                                 .splits = splits,
-                                 .rows = kRows,
                                  .n = kWidth};
       ASSERT_EQ(cuda::RunSplitSum(args, nullptr), cudaSuccess);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -58,6 +64,88 @@ TEST(GemmTest, PartialProductsAreAddedInIncreasingOrderThenTheBiasAndRoundedOnce
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
       EXPECT_EQ(CountDifferent(Download<BFloat16>(*ops, y->data(), count), narrow), 0u) << splits;
     }
+  }
+}
+
+TEST(GemmTest, ANormThatAddsSlicesHasTheBitsOfTheirSumAndTheNorm) {
+  const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = 8});
+  constexpr int32_t kRows = 5;
+  for (const int32_t width : {8, 2056, 4096, 8200, 10240}) {
+    const auto count = static_cast<size_t>(kRows) * static_cast<size_t>(width);
+    const auto weight = Upload(*ops, RandomRows(4, width));
+    const auto first_residual = RandomRows(5, static_cast<int64_t>(count));
+    const std::vector<BFloat16> poison(count, kPoison);
+    for (const int32_t splits : {2, 3, 4}) {
+      const auto partials = Upload(*ops, RandomFloats(8, static_cast<size_t>(splits) * count));
+      const cuda::SplitProduct product = ProductOf(partials, splits, count);
+      const auto run = [&](bool is_joined) {
+        const auto x = Upload(*ops, poison);
+        const auto residual = Upload(*ops, first_residual);
+        const auto out = Upload(*ops, poison);
+        if (!is_joined) {
+          const cuda::SplitSumArgs sum = {
+              .product = product, .bias = nullptr, .y = x->data(), .is_float = false, .n = width};
+          EXPECT_EQ(cuda::RunSplitSum(sum, nullptr), cudaSuccess);
+        }
+        const cuda::RmsNormArgs norm = {.x = Rows(x),
+                                        .product = is_joined ? product : cuda::SplitProduct{},
+                                        .residual = Rows(residual),
+                                        .weight = Rows(weight),
+                                        .out = Rows(out),
+                                        .epsilon = 1e-5f,
+                                        .rows = kRows,
+                                        .width = width};
+        EXPECT_EQ(cuda::RunRmsNorm(norm, nullptr), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        return std::pair(Download<BFloat16>(*ops, residual->data(), count),
+                         Download<BFloat16>(*ops, out->data(), count));
+      };
+      const auto [residual, out] = run(false);
+      const auto [joined_residual, joined_out] = run(true);
+      EXPECT_EQ(CountDifferent(joined_residual, residual), 0u) << width << " " << splits;
+      EXPECT_EQ(CountDifferent(joined_out, out), 0u) << width << " " << splits;
+      EXPECT_GT(CountDifferent(residual, first_residual), 0u);
+    }
+  }
+}
+
+// In a pass, a norm takes over the sum of the product before it.
+TEST(GemmTest, AProductAndItsNormHaveTheSameBitsTogetherAndApart) {
+  constexpr int32_t kWidth = 1024;
+  constexpr int64_t kDepth = 8192;
+  constexpr int32_t kMost = 64;
+  ASSERT_EQ(cuda::CanonicalSplits({.n = kWidth, .k = kDepth}), 2);
+  const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kMost});
+  const auto matrix = Pack(*ops, RandomRows(32, kWidth * kDepth), kWidth, kDepth);
+  const auto x = Upload(*ops, RandomRows(31, kMost * kDepth));
+  const auto weight = Upload(*ops, RandomRows(33, kWidth));
+  const auto first_residual = RandomRows(34, int64_t{kMost} * kWidth);
+  for (const int32_t rows : {1, 5, 33, kMost}) {
+    const auto count = static_cast<size_t>(rows) * kWidth;
+    const std::vector<BFloat16> poison(static_cast<size_t>(kMost) * kWidth, kPoison);
+    const auto y = Upload(*ops, poison);
+    const auto out = Upload(*ops, poison);
+    const auto run = [&](bool is_together) {
+      const auto residual = Upload(*ops, first_residual);
+      const PlainPass plain(rows);
+      ops->BeginPass(plain.pass);
+      ops->Gemm(Rows(x), rows, *matrix, nullptr, Rows(y));
+      if (!is_together) {
+        EXPECT_TRUE(ops->EndPass().ok());
+        ops->BeginPass(plain.pass);
+      }
+      ops->AddRmsNorm(Rows(residual), Rows(y), Rows(weight), 1e-5f, rows, kWidth, Rows(out));
+      EXPECT_TRUE(ops->EndPass().ok());
+      return std::pair(Download<BFloat16>(*ops, residual->data(), count),
+                       Download<BFloat16>(*ops, out->data(), count));
+    };
+    const auto [residual, normed] = run(true);
+    const auto unwritten = Download<BFloat16>(*ops, y->data(), count);
+    EXPECT_EQ(CountDifferent(unwritten, std::vector<BFloat16>(count, kPoison)), 0u)
+        << "the sum was not taken over";
+    const auto [residual_apart, normed_apart] = run(false);
+    EXPECT_EQ(CountDifferent(residual, residual_apart), 0u) << rows;
+    EXPECT_EQ(CountDifferent(normed, normed_apart), 0u) << rows;
   }
 }
 
