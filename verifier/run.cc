@@ -1,9 +1,6 @@
 #include "verifier/run.h"
 
-#include <unistd.h>
-
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -92,10 +89,10 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
   VerifierMetrics metrics(registry, parts.worker->info());
   const SteadyClock clock;
   parts.worker->SetObserver(metrics, clock);
-  absl::Status device_status;  // written before the signal that ends the wait below
+  absl::Status device_status;  // the engine's thread's, until it has ended
   Engine engine(std::move(parts.worker), [&device_status](const absl::Status& status) {
     device_status = status;
-    kill(getpid(), SIGTERM);
+    ShutdownSignal::Request();
   });
   VerifierService service(engine);
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
@@ -107,8 +104,8 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
   }
   std::fflush(stdout);
 
-  const int signal_number = shutdown.Wait();
-  LogInfo("signal ", signal_number, ": draining");
+  const std::string reason = shutdown.Wait();
+  LogInfo(reason, ": draining");
   server->StopServing();
   engine.Drain(UnavailableError("the verifier is shutting down"));
   server->Shutdown(kFlushTime);

@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/errors.h"
 #include "common/limits.h"
+#include "common/log.h"
 
 namespace selfsame::decoder {
 namespace {
@@ -95,7 +96,8 @@ DecoderEngine::DecoderEngine(const DecoderEngineOptions& options, std::unique_pt
 
 DecoderEngine::~DecoderEngine() { Stop(); }
 
-void DecoderEngine::Start(const std::vector<VerifierLink*>& links) {
+void DecoderEngine::Start(const std::vector<VerifierLink*>& links,
+                          std::function<void(const absl::Status&)> on_device_lost) {
   {
     MutexLock lock(mutex_);
     SELFSAME_CHECK(!is_started_);
@@ -104,6 +106,7 @@ void DecoderEngine::Start(const std::vector<VerifierLink*>& links) {
   }
   core_ = std::make_unique<EngineCore>(options_.core, *model_, *kv_, tokenizer_, *policy_, clock_,
                                        links);
+  on_device_lost_ = std::move(on_device_lost);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -142,7 +145,7 @@ absl::StatusOr<std::vector<uint64_t>> DecoderEngine::Submit(std::vector<Submissi
 
 absl::StatusOr<std::vector<uint64_t>> DecoderEngine::Enqueue(std::vector<Submission> submissions) {
   MutexLock lock(mutex_);
-  RETURN_IF_ERROR(health_);
+  RETURN_IF_ERROR(device_status_);
   if (!is_started_ || is_draining_) return UnavailableError("the decoder is shutting down");
   RETURN_IF_ERROR(
       CheckCanDecide(submissions.front().request, options_.core.authority, verifier_count_));
@@ -176,11 +179,6 @@ void DecoderEngine::Cancel(uint64_t id) { Push(CancelEvent{id}); }
 EngineStats DecoderEngine::stats() const {
   MutexLock lock(mutex_);
   return stats_;
-}
-
-absl::Status DecoderEngine::health() const {
-  MutexLock lock(mutex_);
-  return health_;
 }
 
 void DecoderEngine::OnVerifierUp(int verifier, VerifierInfo info) {
@@ -242,12 +240,31 @@ void DecoderEngine::Run() {
   while (TakeEvents(is_idle, events)) {
     for (Event& event : events) Handle(std::move(event));
     auto has_run = core_->Step();
-    is_idle = !has_run.value_or(false);
-    Report(has_run.status());
+    if (!has_run.ok()) {
+      Lose(has_run.status());
+      return;
+    }
+    is_idle = !*has_run;
+    Report();
   }
   for (Event& event : events) Handle(std::move(event));
   core_->FailAll(UnavailableError("the decoder is shutting down"));
-  Report(absl::OkStatus());
+  Report();
+}
+
+void DecoderEngine::Lose(const absl::Status& status) {
+  LogError(status.message());
+  std::vector<Event> events;
+  {
+    MutexLock lock(mutex_);
+    device_status_ = status;
+    events.swap(inbox_);
+  }
+  // Those that were submitted during the pass.
+  for (Event& event : events) Handle(std::move(event));
+  core_->FailAll(status);
+  Report();
+  on_device_lost_(status);
 }
 
 void DecoderEngine::Handle(Event event) {
@@ -266,9 +283,8 @@ void DecoderEngine::Handle(Event event) {
   std::visit(Handler{*core_}, event);
 }
 
-void DecoderEngine::Report(const absl::Status& health) {
+void DecoderEngine::Report() {
   MutexLock lock(mutex_);
-  if (!health.ok()) health_ = UnavailableError("the decoder has lost its device");
   stats_ = core_->stats();
   drain_rate_.Update(stats_.dequeued, clock_.Now());
   for (const Event& event : inbox_) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -46,8 +47,11 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   ~DecoderEngine() override;
 
   // Starts the thread. `links` are the ways to the verifiers, by index; they must outlive the
-  // thread (Stop ends it). Once only.
-  void Start(const std::vector<VerifierLink*>& links);
+  // thread (Stop ends it). `on_device_lost` is called on it, at most once, after every request has
+  // ended with UNAVAILABLE because a pass failed; the thread ends then, and whatever is submitted
+  // is refused with the same status. Once only.
+  void Start(const std::vector<VerifierLink*>& links,
+             std::function<void(const absl::Status&)> on_device_lost);
   // Refuses new requests and waits until all others have ended, or `deadline`. May block.
   void Drain(SteadyTime deadline);
   // Ends the thread; requests that are left get OnError(UNAVAILABLE). Idempotent. May block for a
@@ -58,8 +62,6 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   absl::StatusOr<std::vector<uint64_t>> Submit(std::vector<Submission> submissions) override;
   void Cancel(uint64_t id) override;
   EngineStats stats() const override;
-  // Not OK once the device is lost; all requests are refused then.
-  absl::Status health() const;
 
   void OnVerifierUp(int verifier, VerifierInfo info) override;
   void OnVerifierDown(int verifier, absl::Status status) override;
@@ -114,7 +116,8 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   // Waits for events when idle, and moves them to `events`. False: stop.
   bool TakeEvents(bool is_idle, std::vector<Event>& events);
   void Handle(Event event);
-  void Report(const absl::Status& health);
+  void Lose(const absl::Status& status);
+  void Report();
 
   const DecoderEngineOptions options_;
   std::unique_ptr<Model> model_;
@@ -123,6 +126,7 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   std::unique_ptr<WindowPolicy> policy_;
   const Clock& clock_;
   std::unique_ptr<EngineCore> core_;  // of the engine thread, once it runs
+  std::function<void(const absl::Status&)> on_device_lost_;
   std::thread thread_;
 
   mutable Mutex mutex_;
@@ -137,7 +141,7 @@ class DecoderEngine final : public Engine, public VerifierEvents {
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   DrainRate drain_rate_ ABSL_GUARDED_BY(mutex_);  // of the queue
   EngineStats stats_ ABSL_GUARDED_BY(mutex_);     // waiting requests include those in the inbox
-  absl::Status health_ ABSL_GUARDED_BY(mutex_);
+  absl::Status device_status_ ABSL_GUARDED_BY(mutex_);  // not OK: lost
 };
 
 }  // namespace selfsame::decoder

@@ -37,10 +37,11 @@ class Engine {
  public:
   virtual ~Engine() = default;
   // Queues requests, all of them or none. RESOURCE_EXHAUSTED when the queue has no room for all;
-  // UNAVAILABLE when draining; FAILED_PRECONDITION for a deterministic request when no verifier is
-  // configured. While the verifiers are down a deterministic request waits, up to the failover
-  // timeout, and gets OnError(UNAVAILABLE) then. Returns an id for Cancel for each. Sinks get
-  // events, perhaps before Submit returns, only if it returns OK. REQUIRES: not empty.
+  // UNAVAILABLE when draining or once the device is lost; FAILED_PRECONDITION for a deterministic
+  // request when no verifier is configured. While the verifiers are down a deterministic request
+  // waits, up to the failover timeout, and gets OnError(UNAVAILABLE) then. Returns an id for Cancel
+  // for each. Sinks get events, perhaps before Submit returns, only if it returns OK. REQUIRES: not
+  // empty.
   virtual absl::StatusOr<std::vector<uint64_t>> Submit(std::vector<Submission> submissions) = 0;
   // The same for one.
   absl::StatusOr<uint64_t> Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/errors.h"
 
 namespace selfsame::decoder {
@@ -209,8 +210,10 @@ absl::StatusOr<bool> EngineCore::RunPass() {
   if (step_rows_.empty()) return false;
   const SteadyTime begin = clock_.Now();
   if (absl::Status status = runner_.Run(step_rows_); !status.ok()) {
-    FailAll(UnavailableError("the device is lost"));
-    return status;
+    const absl::Status lost =
+        UnavailableError(absl::StrCat("the decoder's device is lost: ", status.message()));
+    FailAll(lost);
+    return lost;
   }
   observer_.OnStep({.row_count = row_count,
                     .request_count = static_cast<int32_t>(step_rows_.size()),

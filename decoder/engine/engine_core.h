@@ -79,7 +79,7 @@ class EngineCore {
   void FailAll(const absl::Status& status);
 
   // One step. False when there was nothing to run: then nothing will change before the next event,
-  // or NextWake(). An error means the device is lost; every request has failed then.
+  // or NextWake(). An error means the device is lost; every request has failed with it then.
   absl::StatusOr<bool> Step();
   std::optional<SteadyTime> NextWake() const;
 

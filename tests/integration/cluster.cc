@@ -43,7 +43,7 @@ absl::Status Cluster::StartDecoder(const std::string& listen) {
   flags.push_back(absl::StrCat("--listen=", listen));
   flags.push_back(absl::StrCat("--verifiers=", absl::StrJoin(verifiers, ",")));
   flags.insert(flags.end(), options_.decoder_flags.begin(), options_.decoder_flags.end());
-  ASSIGN_OR_RETURN(decoder_, ChildProcess::Start("selfsame-decoder", flags));
+  ASSIGN_OR_RETURN(decoder_, ChildProcess::Start(options_.decoder_program, flags));
   ASSIGN_OR_RETURN(decoder_address_, decoder_->ReadAddress());
   if (client_ == nullptr) client_ = std::make_unique<TestClient>(decoder_address_);
   return absl::OkStatus();

@@ -20,6 +20,7 @@ struct ClusterOptions {
   std::vector<std::string> verifier_flags;
   int verifier_count = 1;
   std::string verifier_program = "selfsame-verifier";
+  std::string decoder_program = "selfsame-decoder";
   // Added to --verifiers, before the real ones.
   std::vector<std::string> other_verifiers;
 };

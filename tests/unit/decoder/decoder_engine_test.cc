@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,7 +60,8 @@ class DecoderEngineTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<DecoderEngine>> TryCreate(const DecoderEngineOptions& options) {
-    return DecoderEngine::Create(options, TinyWorld::Get().LoadFast(), TinyWorld::Get().tokenizer(),
+    return DecoderEngine::Create(options, TinyWorld::Get().LoadFast(ops_),
+                                 TinyWorld::Get().tokenizer(),
                                  std::make_unique<AdaptiveWindowPolicy>(
                                      WindowOptions{.window_size = 8, .first_window_size = 4}),
                                  clock_);
@@ -73,11 +75,15 @@ class DecoderEngineTest : public ::testing::Test {
       verifiers_.back()->Attach(engine_.get());
       links.push_back(verifiers_.back().get());
     }
-    engine_->Start(links);
+    StartWith(links);
     for (auto& verifier : verifiers_) {
       verifier->Connect();
       threads_.push_back(std::make_unique<VerifierThread>(*verifier));
     }
+  }
+
+  void StartWith(const std::vector<VerifierLink*>& links) {
+    engine_->Start(links, [this](const absl::Status& status) { lost_.set_value(status); });
   }
 
   std::shared_ptr<RecordingSink> Submit(GenerationRequest request) {
@@ -103,6 +109,8 @@ class DecoderEngineTest : public ::testing::Test {
   std::unique_ptr<DecoderEngine> engine_;
   std::vector<std::unique_ptr<VerifierThread>> threads_;
   uint64_t last_id_ = 0;
+  selfsame::testing::ControlledOps* ops_ = nullptr;  // the model's
+  std::promise<absl::Status> lost_;
 };
 
 TEST_F(DecoderEngineTest, DeterministicAnswersAreCanonicalBesideOrdinaryOnes) {
@@ -158,7 +166,7 @@ TEST_F(DecoderEngineTest, AFullQueueIsRefusedWithAHintToTryLater) {
   // Deterministic requests wait in the queue while no verifier is up.
   CanonicalVerifier down(0, "F");
   down.Attach(engine_.get());
-  engine_->Start({&down});
+  StartWith({&down});
   auto first = Submit(TestRequest(1, 10));
   auto second = Submit(TestRequest(2, 10));
   const absl::Status full = TrySubmit(TestRequest(3, 10));
@@ -209,7 +217,7 @@ TEST_F(DecoderEngineTest, WhatADrainDoesNotFinishIsUnavailable) {
   Create();
   CanonicalVerifier silent(0, "F");
   silent.Attach(engine_.get());
-  engine_->Start({&silent});
+  StartWith({&silent});
   silent.Connect();
   auto sink = Submit(TestRequest(1, 40));
   engine_->Drain(clock_.Now());
@@ -217,6 +225,57 @@ TEST_F(DecoderEngineTest, WhatADrainDoesNotFinishIsUnavailable) {
   engine_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(sink->status));
   EXPECT_EQ(engine_->stats().running_requests, 0);
+}
+
+TEST_F(DecoderEngineTest, ALostDeviceEndsEverythingAndIsReported) {
+  Create();
+  // Requests come while the pass runs that fails.
+  std::promise<void> has_begun;
+  std::promise<void> may_end;
+  int passes = 0;
+  ops_->at_end_of_pass = [&] {
+    if (++passes < 20) return absl::OkStatus();
+    has_begun.set_value();
+    may_end.get_future().wait();
+    return InternalError("sticky");
+  };
+  Start(1);
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 8; ++i) sinks.push_back(Submit(TestRequest(i, 180)));
+  for (int i = 0; i < 8; ++i) sinks.push_back(Submit(Ordinary(i, 180)));
+  has_begun.get_future().wait();
+  sinks.push_back(Submit(TestRequest(20, 40)));
+  sinks.push_back(Submit(Ordinary(21, 40)));
+  may_end.set_value();
+
+  const absl::Status lost = lost_.get_future().get();
+  EXPECT_TRUE(absl::IsUnavailable(lost));
+  EXPECT_EQ(lost.message(), "the decoder's device is lost: sticky");
+  int lost_count = 0;
+  for (const auto& sink : sinks) {
+    ASSERT_TRUE(sink->is_done());
+    if (sink->complete.has_value()) continue;  // before
+    EXPECT_EQ(sink->status, lost);
+    ++lost_count;
+  }
+  EXPECT_GE(lost_count, 2);
+  EXPECT_EQ(passes, 20);
+  EXPECT_EQ(TrySubmit(Ordinary(1, 10)), lost);
+  EXPECT_EQ(engine_->stats().running_requests + engine_->stats().waiting_requests, 0);
+  engine_->Drain(clock_.Now() + std::chrono::hours(1));  // at once
+}
+
+TEST_F(DecoderEngineTest, ALossEndsADrain) {
+  Create();
+  // The device is lost once requests are refused, and until then there is one.
+  ops_->at_end_of_pass = [this] {
+    const bool is_draining = absl::IsUnavailable(TrySubmit(Ordinary(2, 180)));
+    return is_draining ? InternalError("sticky") : absl::OkStatus();
+  };
+  Start(0);
+  Submit(Ordinary(1, 180));
+  engine_->Drain(clock_.Now() + std::chrono::hours(1));
+  EXPECT_EQ(lost_.get_future().get().message(), "the decoder's device is lost: sticky");
 }
 
 TEST_F(DecoderEngineTest, AVerifierThatFloodsTheInboxIsReset) {
@@ -227,7 +286,7 @@ TEST_F(DecoderEngineTest, AVerifierThatFloodsTheInboxIsReset) {
   Verdict verdict;
   verdict.session_id = 1 << 20;
   for (int i = 0; i < kMaxQueuedVerifierEvents + 10; ++i) engine_->OnVerdict(0, verdict);
-  engine_->Start({&verifier});
+  StartWith({&verifier});
   {
     VerifierThread thread(verifier);
     auto sink = Submit(TestRequest(2, 20));

@@ -16,14 +16,18 @@
 namespace selfsame::decoder {
 namespace {
 
-std::unique_ptr<Model> Load(const std::string& dir, Schedule schedule) {
+std::unique_ptr<Ops> MakeOps(Schedule schedule) {
   auto ops = CreateCpuOps({.schedule = schedule, .thread_count = 1});
   SELFSAME_CHECK(ops.ok());
+  return *std::move(ops);
+}
+
+std::unique_ptr<Model> Load(const std::string& dir, std::unique_ptr<Ops> ops) {
   auto model = Model::Load(dir,
                            {.max_rows = kTestMaxRows,
                             .max_logit_rows = kTestMaxLogitRows,
                             .context_limit = kTestContextLimit},
-                           *std::move(ops));
+                           std::move(ops));
   if (!model.ok()) ADD_FAILURE() << model.status();
   SELFSAME_CHECK(model.ok());
   return *std::move(model);
@@ -66,11 +70,17 @@ TinyWorld::TinyWorld() {
 }
 
 std::unique_ptr<Model> TinyWorld::LoadCanonical() const {
-  return Load(canonical_dir_.path(), Schedule::kCanonical);
+  return Load(canonical_dir_.path(), MakeOps(Schedule::kCanonical));
 }
 
 std::unique_ptr<Model> TinyWorld::LoadFast() const {
-  return Load(fast_dir_.path(), Schedule::kFast);
+  return Load(fast_dir_.path(), MakeOps(Schedule::kFast));
+}
+
+std::unique_ptr<Model> TinyWorld::LoadFast(testing::ControlledOps*& ops) const {
+  auto controlled = std::make_unique<testing::ControlledOps>(MakeOps(Schedule::kFast));
+  ops = controlled.get();
+  return Load(fast_dir_.path(), std::move(controlled));
 }
 
 TinyWorld::Expected TinyWorld::Answer(const GenerationRequest& request) {

@@ -16,6 +16,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/engine/types.h"
 #include "decoder/engine/window_policy.h"
+#include "tests/testing/controlled_ops.h"
 #include "tests/testing/tiny_model.h"
 
 namespace selfsame::decoder {
@@ -33,6 +34,8 @@ class TinyWorld {
 
   std::unique_ptr<Model> LoadCanonical() const;
   std::unique_ptr<Model> LoadFast() const;
+  // The same; `ops` is the model's.
+  std::unique_ptr<Model> LoadFast(testing::ControlledOps*& ops) const;
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
   // The request's answer by definition, cut at its stop strings. Logprobs and text included.

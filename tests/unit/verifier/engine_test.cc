@@ -19,7 +19,7 @@
 #include "common/mutex.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "tests/testing/canonical_loop.h"
-#include "tests/testing/forwarding_ops.h"
+#include "tests/testing/controlled_ops.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/unit/verifier/proposer.h"
 
@@ -28,17 +28,6 @@ namespace {
 
 constexpr int32_t kVocabSize = 512;
 constexpr int32_t kContextLimit = 256;
-
-// What happens at the end of a pass is up to the test.
-class ControlledOps final : public testing::ForwardingOps {
- public:
-  using testing::ForwardingOps::ForwardingOps;
-  absl::Status EndPass() override {
-    RETURN_IF_ERROR(testing::ForwardingOps::EndPass());
-    return at_end_of_pass ? at_end_of_pass() : absl::OkStatus();
-  }
-  std::function<absl::Status()> at_end_of_pass;
-};
 
 // Hands the engine's events to the test's thread.
 class QueueingSink final : public StreamSink {
@@ -82,7 +71,7 @@ class EngineTest : public ::testing::Test {
   EngineTest() {
     testing::WriteTinyModel(dir_.path(), {.vocab_size = kVocabSize});
     auto cpu = CreateCpuOps({.schedule = Schedule::kCanonical, .thread_count = 1});
-    auto ops = std::make_unique<ControlledOps>(*std::move(cpu));
+    auto ops = std::make_unique<testing::ControlledOps>(*std::move(cpu));
     ops_ = ops.get();
     model_ = *Model::Load(dir_.path(),
                           {.max_rows = 128, .max_logit_rows = 128, .context_limit = kContextLimit},
@@ -114,7 +103,7 @@ class EngineTest : public ::testing::Test {
   }
 
   testing::TempDir dir_;
-  ControlledOps* ops_ = nullptr;
+  testing::ControlledOps* ops_ = nullptr;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
 };
