@@ -11,6 +11,15 @@
 #include "common/rpc/logprobs.h"
 
 namespace selfsame::client {
+namespace {
+
+absl::Status CheckCount(const char* name, int count, int expected) {
+  if (count == expected) return absl::OkStatus();
+  return InternalError(
+      absl::StrCat("the server sent ", count, " ", name, " instead of ", expected));
+}
+
+}  // namespace
 
 AnswerBuilder::AnswerBuilder(const Request& request, const TextCallback& on_text)
     : request_(request),
@@ -111,6 +120,9 @@ absl::Status AnswerBuilder::AddEcho(const v1::Chunk& chunk, Answer& choice) {
 absl::Status AnswerBuilder::AddChunk(const v1::Chunk& chunk) {
   Answer* const found = Find(chunk.choice_index());
   if (found == nullptr) return InternalError("the server sent a Chunk out of turn");
+  if (chunk.is_candidate()) {
+    return InternalError("the server sent a candidate, though none were asked for");
+  }
   Answer& choice = *found;
   if (request_.echo && chunk.choice_index() == 0 && chunk.first_position() < choice.prompt_tokens) {
     return AddEcho(chunk, choice);
@@ -121,14 +133,10 @@ absl::Status AnswerBuilder::AddChunk(const v1::Chunk& chunk) {
     return InternalError(absl::StrCat("the server sent a chunk at position ",
                                       chunk.first_position(), " instead of ", expected_position));
   }
-  if (request_.logprobs && chunk.logprobs_size() != chunk.token_ids_size()) {
-    return InternalError(absl::StrCat("the server sent ", chunk.logprobs_size(), " logprobs with ",
-                                      chunk.token_ids_size(), " tokens"));
-  }
-  if (request_.top_logprobs > 0 && chunk.top_logprobs_size() != chunk.token_ids_size()) {
-    return InternalError(absl::StrCat("the server sent ", chunk.top_logprobs_size(),
-                                      " top_logprobs with ", chunk.token_ids_size(), " tokens"));
-  }
+  const int count = chunk.token_ids_size();
+  RETURN_IF_ERROR(CheckCount("logprobs", chunk.logprobs_size(), request_.logprobs ? count : 0));
+  RETURN_IF_ERROR(
+      CheckCount("top_logprobs", chunk.top_logprobs_size(), request_.top_logprobs > 0 ? count : 0));
   if (chunk.token_ids_size() > 0) {
     choice.last_token = std::chrono::steady_clock::now();
     if (choice.token_ids.empty()) choice.first_token = choice.last_token;

@@ -12,13 +12,15 @@
 namespace selfsame::client {
 
 // Builds an Answer from the events of one stream and holds the server to the protocol. Of several
-// streams that go on with one answer, it takes what AnswerStream makes of them. One thread.
+// streams that go on with one answer, and of candidates, it takes what AnswerStream makes of them.
+// One thread.
 class AnswerBuilder {
  public:
   // `on_text` may be null: see InferenceApi::Generate. Both must outlive the builder.
   AnswerBuilder(const Request& request, const TextCallback& on_text);
 
-  // INTERNAL when the server breaks the protocol; the answer is then of no use.
+  // INTERNAL when the server breaks the protocol or sends what was not asked for; the answer is
+  // then of no use.
   absl::Status Add(const v1::GenerateResponse& response);
 
   // Output tokens of choice 0 so far.

@@ -21,18 +21,25 @@ absl::Status AnswerStream::Take(v1::GenerateResponse response, Collect collect) 
 }
 
 absl::StatusOr<bool> AnswerStream::Follow(v1::GenerateResponse& response) {
+  if (phase_ == Phase::kComplete) return InternalError("the server sent an event after Complete");
+  if (response.has_started() != (phase_ == Phase::kBegin)) {
+    return InternalError(response.has_started() ? "the server sent Started twice"
+                                                : "the server sent an event before Started");
+  }
   switch (response.event_case()) {
     case v1::GenerateResponse::kStarted:
       return TakeStarted(response.started());
     case v1::GenerateResponse::kChunk:
       return TakeChunk(*response.mutable_chunk());
     case v1::GenerateResponse::kRetract:
+      if (!message_.stream_candidates()) return true;
       RETURN_IF_ERROR(TakeRetract(response.retract()));
       return false;
     case v1::GenerateResponse::kComplete:
       if (!candidates_.empty() || !repeated_ids_.empty()) {
         return InternalError("the server completed the answer before all it had sent stood");
       }
+      phase_ = Phase::kComplete;
       return true;
     default:
       return true;
@@ -43,6 +50,7 @@ absl::StatusOr<bool> AnswerStream::TakeStarted(const v1::Started& started) {
   if (!is_resumed_) {
     started_ = started;
     prompt_tokens_ = started.prompt_tokens();
+    phase_ = Phase::kStarted;
     return true;
   }
   if (started.prompt_tokens() != prompt_tokens_ ||
@@ -50,11 +58,13 @@ absl::StatusOr<bool> AnswerStream::TakeStarted(const v1::Started& started) {
       started.fingerprint() != started_.fingerprint()) {
     return InternalError("the server goes on with another answer");
   }
+  phase_ = Phase::kStarted;
   return false;
 }
 
 absl::StatusOr<bool> AnswerStream::TakeChunk(v1::Chunk& chunk) {
   if (chunk.is_candidate()) {
+    if (!message_.stream_candidates()) return true;
     RETURN_IF_ERROR(TakeCandidate(chunk));
     return false;
   }
@@ -104,7 +114,8 @@ absl::Status AnswerStream::Shorten(v1::Chunk& chunk) {
 }
 
 absl::Status AnswerStream::TakeCandidate(const v1::Chunk& chunk) {
-  const int32_t expected = committed_length() + static_cast<int32_t>(candidates_.size());
+  if (chunk.choice_index() != 0) return InternalError("the server sent a candidate out of turn");
+  const int64_t expected = committed_length() + static_cast<int64_t>(candidates_.size());
   if (chunk.token_ids_size() != 1 || chunk.first_position() != expected) {
     return InternalError(absl::StrCat("the server sent ", chunk.token_ids_size(),
                                       " candidates at position ", chunk.first_position(),
@@ -116,8 +127,9 @@ absl::Status AnswerStream::TakeCandidate(const v1::Chunk& chunk) {
 }
 
 absl::Status AnswerStream::TakeRetract(const v1::Retract& retract) {
-  const int32_t kept = retract.length() - committed_length();
-  if (kept < 0 || kept > static_cast<int32_t>(candidates_.size())) {
+  if (retract.choice_index() != 0) return InternalError("the server sent a Retract out of turn");
+  const int64_t kept = retract.length() - committed_length();
+  if (kept < 0 || kept > static_cast<int64_t>(candidates_.size())) {
     return InternalError(absl::StrCat("the server retracted to length ", retract.length(), " with ",
                                       committed_length(), " committed tokens and ",
                                       candidates_.size(), " candidates"));
@@ -142,6 +154,7 @@ void AnswerStream::DropCandidates() {
 void AnswerStream::Resume() {
   SELFSAME_CHECK(has_output());
   DropCandidates();
+  phase_ = Phase::kBegin;
   if (message_.is_deterministic()) {
     const auto last = token_ids_.end() - last_count_;
     repeated_ids_.insert(repeated_ids_.begin(), last, token_ids_.end());

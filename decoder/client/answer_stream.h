@@ -26,9 +26,9 @@ class AnswerStream {
 
   using Collect = absl::FunctionRef<absl::Status(const v1::GenerateResponse&)>;
 
-  // Takes the next event of the stream and gives it to `collect`, perhaps shortened; not so a
-  // candidate, a Retract or the Started of a further stream. INTERNAL when the server breaks the
-  // protocol, or goes on with another answer.
+  // Takes the next event of the stream and gives it to `collect`, perhaps shortened; not so the
+  // candidates and Retracts that were asked for, or the Started of a stream that goes on. INTERNAL
+  // when the server breaks the protocol, or goes on with another answer.
   absl::Status Take(v1::GenerateResponse response, Collect collect);
 
   // No more events: candidates are gone.
@@ -45,13 +45,14 @@ class AnswerStream {
   int32_t retract_count() const { return retract_count_; }
 
  private:
+  enum class Phase { kBegin, kStarted, kComplete };
   struct Candidate {
     int32_t token_id = 0;
     std::string text;
   };
 
-  int32_t committed_length() const {
-    return prompt_tokens_ + static_cast<int32_t>(token_ids_.size());
+  int64_t committed_length() const {
+    return int64_t{prompt_tokens_} + static_cast<int64_t>(token_ids_.size());
   }
   // The same for one kind of event each: whether it is to be collected.
   absl::StatusOr<bool> Follow(v1::GenerateResponse& response);
@@ -65,6 +66,7 @@ class AnswerStream {
 
   v1::GenerateRequest message_;
   const TextCallback on_candidates_;
+  Phase phase_ = Phase::kBegin;  // of the present stream
   bool is_resumed_ = false;
   v1::Started started_;  // of the first stream
   int32_t prompt_tokens_ = 0;

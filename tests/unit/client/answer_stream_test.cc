@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,45 @@ TEST_F(AnswerStreamTest, ABrokenPreviewIsInternal) {
   EXPECT_TRUE(absl::IsInternal(Take(Chunk(0, 1)))) << "committed without a retract";
 }
 
+TEST_F(AnswerStreamTest, EventsOutOfTurnAreInternal) {
+  EXPECT_TRUE(absl::IsInternal(Take(Candidate(0, 10, "a")))) << "before Started";
+  ASSERT_TRUE(Take(Started()).ok());
+  EXPECT_TRUE(absl::IsInternal(Take(Started())));
+  v1::GenerateResponse other_choice = Candidate(0, 10, "a");
+  other_choice.mutable_chunk()->set_choice_index(1);
+  EXPECT_TRUE(absl::IsInternal(Take(other_choice)));
+  other_choice = Retract(0);
+  other_choice.mutable_retract()->set_choice_index(1);
+  EXPECT_TRUE(absl::IsInternal(Take(other_choice)));
+  v1::GenerateResponse lowest;
+  lowest.mutable_retract()->set_length(std::numeric_limits<int32_t>::min());
+  EXPECT_TRUE(absl::IsInternal(Take(lowest)));
+  ASSERT_TRUE(Take(Chunk(0, 2)).ok());
+  stream_.Resume();
+  EXPECT_TRUE(absl::IsInternal(Take(Chunk(0, 6)))) << "before another Started";
+  ASSERT_TRUE(Take(Started()).ok());
+  EXPECT_TRUE(absl::IsInternal(Take(Started())));
+  ASSERT_TRUE(Take(Chunk(0, 6)).ok());
+  ASSERT_TRUE(Take(Complete()).ok());
+  EXPECT_TRUE(absl::IsInternal(Take(Candidate(6, 16, "x")))) << "after Complete";
+  EXPECT_TRUE(absl::IsInternal(Take(Retract(6))));
+  ExpectWhole();
+}
+
+// Who collects refuses them.
+TEST_F(AnswerStreamTest, CandidatesThatWereNotAskedForAreCollected) {
+  v1::GenerateRequest request = Request(true);
+  request.clear_stream_candidates();
+  AnswerStream stream(request, nullptr);
+  const auto collect = [](const v1::GenerateResponse& event) {
+    return event.has_started() ? absl::OkStatus() : absl::InternalError("not asked for");
+  };
+  ASSERT_TRUE(stream.Take(Started(), collect).ok());
+  EXPECT_EQ(stream.Take(Candidate(0, 10, "a"), collect).message(), "not asked for");
+  EXPECT_EQ(stream.Take(Retract(0), collect).message(), "not asked for");
+  EXPECT_EQ(stream.candidate_count(), 0);
+}
+
 // The server: streams the answer after the resumed tokens in chunks of `size`.
 std::vector<v1::GenerateResponse> Serve(const v1::GenerateRequest& message, int size) {
   std::vector<v1::GenerateResponse> events = {Started()};
@@ -220,6 +260,16 @@ TEST_F(AnswerStreamTest, AnotherAnswerAfterABreakIsInternal) {
   ASSERT_TRUE(Take(Started()).ok());
   v1::GenerateResponse other = Chunk(0, 2);
   other.mutable_chunk()->set_token_ids(1, 99);
+  EXPECT_TRUE(absl::IsInternal(Take(other)));
+}
+
+TEST_F(AnswerStreamTest, AnotherTextAfterABreakIsInternal) {
+  ASSERT_TRUE(Take(Started()).ok());
+  ASSERT_TRUE(Take(Chunk(0, 2)).ok());
+  stream_.Resume();
+  ASSERT_TRUE(Take(Started()).ok());
+  v1::GenerateResponse other = Chunk(0, 2);
+  other.mutable_chunk()->set_text("A");
   EXPECT_TRUE(absl::IsInternal(Take(other)));
 }
 
