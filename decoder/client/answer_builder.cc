@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/rpc/logprobs.h"
@@ -45,6 +47,17 @@ absl::Status AnswerBuilder::Add(const v1::GenerateResponse& response) {
       break;
   }
   return InternalError("the server sent an event this client does not know");
+}
+
+void AnswerBuilder::Restart() {
+  for (Answer& choice : choices_) {
+    SELFSAME_CHECK(choice.token_ids.empty());
+    Answer empty;
+    empty.sent = choice.sent;
+    choice = std::move(empty);
+  }
+  started_ = false;
+  is_complete_.assign(choices_.size(), false);
 }
 
 absl::StatusOr<Answer> AnswerBuilder::Finish() {
@@ -113,7 +126,15 @@ absl::Status AnswerBuilder::AddEcho(const v1::Chunk& chunk, Answer& choice) {
   choice.prompt_token_ids.insert(choice.prompt_token_ids.end(), chunk.token_ids().begin(),
                                  chunk.token_ids().end());
   choice.prompt_text += chunk.text();
-  if (on_text_ && !chunk.text().empty()) on_text_(chunk.text());
+  const std::string_view text = choice.prompt_text;
+  const std::string_view reported = reported_prompt_;
+  if (!text.starts_with(reported.substr(0, text.size()))) {
+    return InternalError("the server sent another prompt than before the stream broke");
+  }
+  if (text.size() <= reported.size()) return absl::OkStatus();
+  const std::string_view added = text.substr(reported.size());
+  reported_prompt_.append(added);
+  if (on_text_) on_text_(added);
   return absl::OkStatus();
 }
 

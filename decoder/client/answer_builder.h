@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,11 @@ class AnswerBuilder {
   // then of no use.
   absl::Status Add(const v1::GenerateResponse& response);
 
+  // The stream broke, and another brings everything from the beginning: forgets what has come, but
+  // not when the first stream was sent, nor what `on_text` has of the prompt, which it does not get
+  // again. REQUIRES: no output token has come.
+  void Restart();
+
   // Output tokens of choice 0 so far.
   size_t token_count() const { return choices_.front().token_ids.size(); }
 
@@ -42,6 +48,7 @@ class AnswerBuilder {
   const Request& request_;
   const TextCallback& on_text_;
   bool started_ = false;
+  std::string reported_prompt_;    // what on_text has of the prompt, of all streams
   std::vector<Answer> choices_;    // [n]
   std::vector<bool> is_complete_;  // [n]
 };

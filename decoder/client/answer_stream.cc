@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/errors.h"
 
 namespace selfsame::client {
@@ -152,9 +151,9 @@ void AnswerStream::DropCandidates() {
 }
 
 void AnswerStream::Resume() {
-  SELFSAME_CHECK(has_output());
   DropCandidates();
   phase_ = Phase::kBegin;
+  if (!has_output()) return;
   if (message_.is_deterministic()) {
     const auto last = token_ids_.end() - last_count_;
     repeated_ids_.insert(repeated_ids_.begin(), last, token_ids_.end());

@@ -36,7 +36,8 @@ class AnswerStream {
 
   // The stream broke: candidates are gone, and message() goes on after the committed tokens. Those
   // of a deterministic answer's last chunk are asked for again, for they may have been the last of
-  // all, and an answer that has ended does not go on. REQUIRES: has_output().
+  // all, and an answer that has ended does not go on. Without has_output() all is asked for, and
+  // collected, again.
   void Resume();
 
   // A committed chunk has come.

@@ -109,6 +109,7 @@ struct Answer {
   std::vector<PromptLogprob> prompt_logprobs;  // of the prompt's tokens but the first, if asked for
   std::vector<Answer> other_choices;           // 1, 2, ..
 
+  // When the first stream began: latencies hold the streams that broke, and the pauses after them.
   SteadyTime sent;
   SteadyTime first_token;  // arrival of the first and last token; `sent` when there was none
   SteadyTime last_token;

@@ -139,26 +139,22 @@ class InferenceClient : public InferenceApi {
       return InvalidArgumentError("n", "must be 1 with stream_candidates and resume_attempts");
     }
     const std::optional<SystemTime> deadline = Deadline();
-    std::optional<AnswerBuilder> builder(std::in_place, request, on_text);
-    std::optional<AnswerStream> stream(std::in_place, ToProto(request), request.on_candidates);
+    AnswerBuilder builder(request, on_text);
+    AnswerStream stream(ToProto(request), request.on_candidates);
     for (int32_t attempt = 0;; ++attempt) {
-      const absl::Status status = ReadStream(request, *stream, *builder, deadline);
+      const absl::Status status = ReadStream(request, stream, builder, deadline);
       if (status.ok()) {
-        ASSIGN_OR_RETURN(Answer answer, builder->Finish());
-        answer.candidates = stream->candidate_count();
-        answer.retracts = stream->retract_count();
+        ASSIGN_OR_RETURN(Answer answer, builder.Finish());
+        answer.candidates = stream.candidate_count();
+        answer.retracts = stream.retract_count();
         answer.resumes = attempt;
         return answer;
       }
-      stream->DropCandidates();
+      stream.DropCandidates();
       if (!absl::IsUnavailable(status) || attempt >= request.resume_attempts) return status;
       RETURN_IF_ERROR(Reconnect(attempt, status));
-      if (stream->has_output()) {
-        stream->Resume();
-      } else {
-        builder.emplace(request, on_text);
-        stream.emplace(ToProto(request), request.on_candidates);
-      }
+      if (!stream.has_output()) builder.Restart();
+      stream.Resume();
     }
   }
 

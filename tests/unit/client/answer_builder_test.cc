@@ -174,6 +174,68 @@ TEST(AnswerBuilderTest, CompleteSaysHowItEnded) {
   EXPECT_EQ(answer->stop_string, "end");
 }
 
+TEST(AnswerBuilderTest, AfterARestartTheTextOfThePromptIsNotReportedAgain) {
+  Request request;
+  request.echo = true;
+  std::string text;
+  const TextCallback on_text = [&](std::string_view more) { text += more; };
+  AnswerBuilder builder(request, on_text);
+  for (const Events& broken : {Events{}, Events{Started(), Echo(0, 2)},
+                               Events{Started(), Echo(0, 1)}, Events{Started()}}) {
+    for (const Event& event : broken) ASSERT_TRUE(builder.Add(event).ok());
+    builder.Restart();
+  }
+  EXPECT_EQ(text, "ab");
+  ASSERT_TRUE(builder.Add(Started()).ok());
+  ASSERT_TRUE(builder.Add(Echo(0, 1)).ok());
+  EXPECT_EQ(text, "ab");
+  ASSERT_TRUE(builder.Add(Echo(1, 3)).ok());
+  EXPECT_EQ(text, "abc");
+  Event chunk = Chunk(0, 0, 2);
+  chunk.mutable_chunk()->clear_logprobs();
+  chunk.mutable_chunk()->clear_top_logprobs();
+  ASSERT_TRUE(builder.Add(chunk).ok());
+  ASSERT_TRUE(builder.Add(Complete(0, 2)).ok());
+  EXPECT_EQ(text, "abcpq");
+  const auto answer = builder.Finish();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_THAT(answer->prompt_token_ids, ElementsAre(1, 2, 3));
+  EXPECT_EQ(answer->prompt_text, "abc");
+  EXPECT_EQ(answer->text, "pq");
+}
+
+TEST(AnswerBuilderTest, AnotherPromptAfterARestartIsInternal) {
+  Request request;
+  request.echo = true;
+  const TextCallback on_text;
+  AnswerBuilder builder(request, on_text);
+  ASSERT_TRUE(builder.Add(Started()).ok());
+  ASSERT_TRUE(builder.Add(Echo(0, 2)).ok());
+  builder.Restart();
+  ASSERT_TRUE(builder.Add(Started()).ok());
+  Event other = Echo(0, 2);
+  other.mutable_chunk()->set_text("aB");
+  const absl::Status status = builder.Add(other);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another prompt"));
+}
+
+TEST(AnswerBuilderTest, TheTimeToTheFirstTokenHoldsTheAttemptsThatFailed) {
+  const Request request;
+  const TextCallback on_text;
+  AnswerBuilder builder(request, on_text);
+  const SteadyTime begun = std::chrono::steady_clock::now();
+  ASSERT_TRUE(builder.Add(Started()).ok());
+  while (std::chrono::steady_clock::now() == begun) {
+  }
+  builder.Restart();
+  ASSERT_TRUE(builder.Add(Started()).ok());
+  ASSERT_TRUE(builder.Add(Complete(0, 0)).ok());
+  const auto answer = builder.Finish();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_LE(answer->sent, begun);
+}
+
 struct BrokenStream {
   const char* name;
   std::function<void(Request&, Events&)> spoil;  // gets Everything and Whole

@@ -176,6 +176,21 @@ TEST_F(AnswerStreamTest, CandidatesThatWereNotAskedForAreCollected) {
   EXPECT_EQ(stream.candidate_count(), 0);
 }
 
+TEST_F(AnswerStreamTest, AfterABreakBeforeAnyOutputAllIsCollectedAgain) {
+  ASSERT_TRUE(Take(Started("F")).ok());
+  ASSERT_TRUE(Take(Candidate(0, 10, "a")).ok());
+  EXPECT_FALSE(stream_.has_output());
+  stream_.Resume();
+  EXPECT_EQ(candidates_, "");
+  EXPECT_EQ(stream_.message().SerializeAsString(), Request(true).SerializeAsString());
+  for (const auto& event : {Started("G"), Candidate(0, 10, "a"), Chunk(0, 6), Complete()}) {
+    ASSERT_TRUE(Take(event).ok());
+  }
+  ExpectWhole();
+  EXPECT_EQ(events_, "SScE");
+  EXPECT_EQ(stream_.candidate_count(), 2) << "of both";
+}
+
 // The server: streams the answer after the resumed tokens in chunks of `size`.
 std::vector<v1::GenerateResponse> Serve(const v1::GenerateRequest& message, int size) {
   std::vector<v1::GenerateResponse> events = {Started()};

@@ -124,6 +124,51 @@ class InferenceClientTest : public ::testing::Test {
   std::string text_;
 };
 
+TEST_F(InferenceClientTest, ThePromptIsReportedOnceWhereverTheStreamBreaks) {
+  const std::vector<Event> whole = {Started(), Chunk(0, "a"), Chunk(1, "b"), Chunk(2, "x"),
+                                    Chunk(3, "y")};
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    SCOPED_TRACE(cut);
+    Request request;
+    request.echo = true;
+    request.resume_attempts = 1;
+    Stream second{whole, {}};
+    // After the first output token the prompt is not asked for again.
+    if (cut > 3) second.events = {Started(), Chunk(3, "y")};
+    second.events.push_back(Complete(2));
+    const auto answer = Generate(
+        request, {{{whole.begin(), whole.begin() + static_cast<int64_t>(cut)}, kBroken}, second});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(text_, "abxy");
+    EXPECT_EQ(answer->prompt_text, "ab");
+    EXPECT_THAT(answer->prompt_token_ids, ElementsAre('a', 'b'));
+    EXPECT_EQ(answer->text, "xy");
+    EXPECT_EQ(answer->resumes, 1);
+    EXPECT_LE(answer->sent, decoder_->first_call()) << "latencies hold the attempt that failed";
+    EXPECT_EQ(decoder_->requests()[1].echo(), cut <= 3);
+    EXPECT_EQ(decoder_->requests()[1].resume_token_ids_size(), cut > 3 ? 1 : 0);
+  }
+}
+
+TEST_F(InferenceClientTest, WithoutAttemptsABrokenStreamIsUnavailable) {
+  const auto answer = Generate({}, {{{Started(), Chunk(2, "x")}, kBroken}});
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable) << answer.status();
+  EXPECT_EQ(text_, "x");
+}
+
+TEST_F(InferenceClientTest, CandidatesOfAllAttemptsAreCounted) {
+  Request request;
+  request.stream_candidates = true;
+  request.resume_attempts = 1;
+  const auto answer =
+      Generate(request, {{{Started(), Candidate(2, "z"), Retract(2), Candidate(2, "x")}, kBroken},
+                         {{Started(), Candidate(2, "x"), Chunk(2, "x"), Complete(1)}, {}}});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->candidates, 3);
+  EXPECT_EQ(answer->retracts, 1);
+  EXPECT_EQ(text_, "x");
+}
+
 TEST_F(InferenceClientTest, CandidatesThatNobodyAskedForAreInternal) {
   for (const int32_t n : {1, 2}) {
     Request request;
