@@ -60,8 +60,12 @@ void AnswerBuilder::Restart() {
   is_complete_.assign(choices_.size(), false);
 }
 
+bool AnswerBuilder::is_complete() const {
+  return std::find(is_complete_.begin(), is_complete_.end(), false) == is_complete_.end();
+}
+
 absl::StatusOr<Answer> AnswerBuilder::Finish() {
-  if (std::find(is_complete_.begin(), is_complete_.end(), false) != is_complete_.end()) {
+  if (!is_complete()) {
     return InternalError("the server ended the stream without a Complete event");
   }
   Answer& first = choices_.front();

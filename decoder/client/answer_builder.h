@@ -32,6 +32,9 @@ class AnswerBuilder {
   // Output tokens of choice 0 so far.
   size_t token_count() const { return choices_.front().token_ids.size(); }
 
+  // All choices have ended: nothing more is to come.
+  bool is_complete() const;
+
   // The answer, once the stream has ended well. INTERNAL when something that was asked for has not
   // come. No call may follow.
   absl::StatusOr<Answer> Finish();

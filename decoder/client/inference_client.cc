@@ -192,9 +192,11 @@ class InferenceClient : public InferenceApi {
       }
     }
     if (!broken.ok()) context.TryCancel();
-    const grpc::Status status = reader->Finish();
+    const grpc::Status ended = reader->Finish();
     RETURN_IF_ERROR(broken);
-    return status.ok() ? absl::OkStatus() : FromGrpcStatus(status);
+    const absl::Status status = ended.ok() ? absl::OkStatus() : FromGrpcStatus(ended);
+    // Where everything has come, a connection that is lost takes nothing away.
+    return absl::IsUnavailable(status) && builder.is_complete() ? absl::OkStatus() : status;
   }
 
   // Waits for a server at the address. A pause first: one that shuts down still answers for a

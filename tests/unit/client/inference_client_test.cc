@@ -156,6 +156,22 @@ TEST_F(InferenceClientTest, WithoutAttemptsABrokenStreamIsUnavailable) {
   EXPECT_EQ(text_, "x");
 }
 
+TEST_F(InferenceClientTest, AStreamThatBreaksBehindAWholeAnswerLosesNothing) {
+  for (const int32_t resume_attempts : {0, 1}) {
+    Request request;
+    request.is_deterministic = true;
+    request.resume_attempts = resume_attempts;
+    const auto answer = Generate(request, {{{Started(), Chunk(2, "x"), Complete(1)}, kBroken},
+                                           {{Started(), Chunk(2, "x"), Complete(1)}, {}}});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(text_, "x");
+    EXPECT_EQ(decoder_->requests().size(), 1u);
+  }
+  const grpc::Status failed(grpc::StatusCode::INTERNAL, "failed");
+  const auto answer = Generate({}, {{{Started(), Chunk(2, "x"), Complete(1)}, failed}});
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal) << "the server says so itself";
+}
+
 TEST_F(InferenceClientTest, CandidatesOfAllAttemptsAreCounted) {
   Request request;
   request.stream_candidates = true;
