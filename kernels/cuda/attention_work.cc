@@ -40,14 +40,21 @@ BlockCounts CountBlocks(const Pass& pass, const AttentionShape& shape, int32_t i
   return counts;
 }
 
-// Whether items of a sort may get a block for each split.
+// Which sorts of items get a block for each split, rather than one for all their keys. Under the
+// canonical schedule this changes no bits.
+//
+// Several small items, or large ones of the older kernel, share a multiprocessor: they are split
+// when their blocks are few. A block of warpgroups fills a multiprocessor, so their blocks come in
+// rounds: they are split when the rounds of shorter blocks, and the merge, scan fewer tiles. With
+// 132 multiprocessors, 8 kv heads and groups of 4: eight windows of 64 rows at 1,024 keys are 128
+// blocks of 17 tiles, one round; split they would be 384 blocks of 8, so 3 rounds and 24 tiles:
+// they stay whole. One such window is 16 blocks of 17 tiles; split, 48 blocks of 8 and a merge: 12.
 struct MaySplit {
   bool small = false;
   bool large = false;
 };
 
-// Whether the large items are done sooner with a block for each split. One block of warpgroups
-// fills a multiprocessor, so blocks come in rounds; counted in tiles that a multiprocessor scans.
+// Of blocks of warpgroups; counted in tiles that a multiprocessor scans.
 bool PaysToSplit(const Pass& pass, const AttentionShape& shape, const AttentionLimits& limits) {
   constexpr int64_t kSplitTiles = kCanonicalSplitKeys / kAttentionTileKeys;
   const int32_t group = shape.head_count / shape.kv_head_count;
