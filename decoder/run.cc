@@ -19,6 +19,7 @@
 #include "common/canonical/authority.h"
 #include "common/clock.h"
 #include "common/errors.h"
+#include "common/kv/sequence_state.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/metrics/metrics.h"
@@ -159,7 +160,8 @@ absl::StatusOr<Schedule> ScheduleFromFlags(const std::vector<std::string>& verif
   return Schedule::kCanonical;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, Schedule schedule,
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source,
+                                                 const ModelConfig& config, Schedule schedule,
                                                  int32_t context_limit,
                                                  const OpsFactory& create_ops) {
   const int32_t max_rows = absl::GetFlag(FLAGS_max_batch_tokens);
@@ -175,6 +177,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelSource& source, Sche
                                .thread_count = absl::GetFlag(FLAGS_threads),
                                .max_rows = limits.max_rows,
                                .max_logit_rows = limits.max_logit_rows,
+                               .max_table_entries = int64_t{absl::GetFlag(FLAGS_max_batch_size)} *
+                                                    BlocksFor(context_limit),
+                               .attention_shape = config.attention_shape(),
                                .class_slack = absl::GetFlag(FLAGS_class_slack),
                                .cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs),
                                .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
@@ -271,7 +276,7 @@ absl::Status Serve(ShutdownSignal& shutdown, const OpsFactory& create_ops) {
       ResolveContextLimit(absl::GetFlag(FLAGS_context_limit), config.max_position_embeddings));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(source, config));
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                   LoadModel(source, schedule, context_limit, create_ops));
+                   LoadModel(source, config, schedule, context_limit, create_ops));
   std::optional<Authority> authority;
   if (schedule == Schedule::kCanonical) {
     // All rows that a step may have must fit a row count that passed.

@@ -24,6 +24,8 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const BackendOptions& options) {
                         .device = device,
                         .max_rows = options.max_rows,
                         .max_logit_rows = options.max_logit_rows,
+                        .max_table_entries = options.max_table_entries,
+                        .attention_shape = options.attention_shape,
                         .class_slack = options.class_slack,
                         .use_graphs = options.cuda_graphs,
                         .plan_file = options.plan_file});

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,8 @@ struct BackendOptions {
   int32_t max_rows = 0;
   int32_t max_logit_rows = 0;
   // CUDA: see CudaOptions.
+  int64_t max_table_entries = 0;
+  std::optional<AttentionShape> attention_shape = {};
   double class_slack = 0.03;
   bool cuda_graphs = true;
   std::string plan_file = {};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/ops.h"
 
 namespace selfsame {
 
@@ -38,6 +39,12 @@ struct ModelConfig {
   bool output_bias = false;     // o has a bias
   bool mlp_bias = false;
   bool has_qk_norm = false;  // Qwen3
+
+  AttentionShape attention_shape() const {
+    return {.head_count = static_cast<int32_t>(head_count),
+            .kv_head_count = static_cast<int32_t>(kv_head_count),
+            .head_dim = static_cast<int32_t>(head_dim)};
+  }
 };
 
 // generation_config.json: what a request that sets nothing gets. Fields the file leaves out are

@@ -17,12 +17,6 @@ BFloat16* Rows(const std::unique_ptr<DeviceBuffer>& buffer) {
   return static_cast<BFloat16*>(buffer->data());
 }
 
-AttentionShape ShapeOf(const ModelConfig& config) {
-  return {.head_count = static_cast<int32_t>(config.head_count),
-          .kv_head_count = static_cast<int32_t>(config.kv_head_count),
-          .head_dim = static_cast<int32_t>(config.head_dim)};
-}
-
 absl::Status CheckLimits(const PassLimits& limits, const ModelConfig& config) {
   if (limits.context_limit < 1 || limits.context_limit > config.max_position_embeddings) {
     return InvalidArgumentError(
@@ -66,7 +60,7 @@ Model::Model(const ModelConfig& config, GenerationDefaults generation_defaults, 
     : config_(config),
       generation_defaults_(std::move(generation_defaults)),
       limits_(limits),
-      shape_(ShapeOf(config_)),
+      shape_(config_.attention_shape()),
       ops_(std::move(ops)),
       weights_(std::move(weights)) {}
 

@@ -53,6 +53,23 @@ absl::Status ShapeError(const AttentionShape& shape) {
                    " and ", shape.head_count / shape.kv_head_count));
 }
 
+absl::Status CheckOptions(const CudaOptions& options) {
+  if (options.max_rows < 1 || options.max_logit_rows < 1) {
+    return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
+  }
+  if (options.max_table_entries > kMaxTableEntries) {
+    return InvalidArgumentError(
+        "max_table_entries",
+        absl::StrCat("the block tables of a pass have up to ", options.max_table_entries,
+                     " entries; the limit is ", kMaxTableEntries,
+                     ": fewer or shorter sequences are needed"));
+  }
+  if (options.attention_shape.has_value() && !TakesAttention(*options.attention_shape)) {
+    return ShapeError(*options.attention_shape);
+  }
+  return absl::OkStatus();
+}
+
 class CudaOps final : public Ops {
  public:
   CudaOps(const CudaOptions& options, DeviceInfo device, Stream stream, GemmPlans plans,
@@ -63,6 +80,16 @@ class CudaOps final : public Ops {
         plans_(std::move(plans)),
         pass_buffers_(std::move(pass_buffers)),
         sample_buffers_(std::move(sample_buffers)) {}
+
+  // The shape whose work the next passes are cut into. REQUIRES: the kernels take it; nothing is
+  // under way that uses the partials of another.
+  absl::Status SetShape(const AttentionShape& shape) {
+    ASSIGN_OR_RETURN(partials_, Memory::Create(size_t{kMaxPartialRows} * sizeof(float) *
+                                               static_cast<size_t>(shape.output_width() +
+                                                                   2 * shape.head_count)));
+    shape_ = shape;
+    return absl::OkStatus();
+  }
 
   ~CudaOps() override { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
 
@@ -339,23 +366,15 @@ class CudaOps final : public Ops {
               .operands = {.x = x, .w = Weights(w), .bias = bias, .y = y}});
   }
 
-  // The first attention of a model tells the shape, from which its passes' work is cut.
+  // An attention of another shape than the last: what the pass has so far is run first, since its
+  // graph must not hold what changes here.
   void PrepareShape(const AttentionShape& shape) {
-    const auto group = [](const AttentionShape& a) { return a.head_count / a.kv_head_count; };
-    if (shape_.has_value() && shape_->kv_head_count == shape.kv_head_count &&
-        group(*shape_) == group(shape) && shape_->head_dim == shape.head_dim) {
-      return;
-    }
+    if (shape_ == shape) return;
     if (!TakesAttention(shape)) return Note(ShapeError(shape));
-    shape_ = shape;
-    absl::StatusOr<Memory> partials =
-        Memory::Create(size_t{kMaxPartialRows} * sizeof(float) *
-                       static_cast<size_t>(shape.output_width() + 2 * shape.head_count));
-    if (!partials.ok()) return Note(partials.status());
     Flush();
     Wait();
-    partials_ = *std::move(partials);
-    UploadPass();
+    Note(SetShape(shape));
+    if (status_.ok()) UploadPass();
   }
 
   const CudaOptions options_;
@@ -377,9 +396,7 @@ class CudaOps final : public Ops {
 }  // namespace cuda
 
 absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
-  if (options.max_rows < 1 || options.max_logit_rows < 1) {
-    return InvalidArgumentError("max_rows", "a pass needs at least one row and one logit row");
-  }
+  RETURN_IF_ERROR(cuda::CheckOptions(options));
   ASSIGN_OR_RETURN(cuda::DeviceInfo device, cuda::OpenDevice(options.device));
   ASSIGN_OR_RETURN(const int32_t tile_queries, cuda::TileQueries(options));
   RETURN_IF_ERROR(cuda::ToStatus(cuda::PrepareAttention(tile_queries), "preparing kernels"));
@@ -389,8 +406,10 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
                                         .processor_count = device.processor_count,
                                         .tile_queries = tile_queries,
                                         .max_partial_rows = cuda::kMaxPartialRows};
-  ASSIGN_OR_RETURN(cuda::PassBuffers pass_buffers,
-                   cuda::PassBuffers::Create(options.max_rows, options.max_logit_rows, limits));
+  ASSIGN_OR_RETURN(
+      cuda::PassBuffers pass_buffers,
+      cuda::PassBuffers::Create(options.max_rows, options.max_logit_rows,
+                                std::max(options.max_table_entries, kMinTableEntries), limits));
   cuda::GemmPlans plans(std::move(launcher), {.schedule = options.schedule,
                                               .class_slack = options.class_slack,
                                               .max_rows = options.max_rows,
@@ -399,9 +418,13 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options) {
                                               .scope = device.Scope()});
   ASSIGN_OR_RETURN(cuda::SampleBuffers sample_buffers,
                    cuda::SampleBuffers::Create(options.max_logit_rows));
-  return std::unique_ptr<Ops>(new cuda::CudaOps(options, std::move(device), std::move(stream),
-                                                std::move(plans), std::move(pass_buffers),
-                                                std::move(sample_buffers)));
+  auto ops = std::make_unique<cuda::CudaOps>(options, std::move(device), std::move(stream),
+                                             std::move(plans), std::move(pass_buffers),
+                                             std::move(sample_buffers));
+  if (options.attention_shape.has_value()) {
+    RETURN_IF_ERROR(ops->SetShape(*options.attention_shape));
+  }
+  return absl::StatusOr<std::unique_ptr<Ops>>(std::move(ops));
 }
 
 }  // namespace selfsame

@@ -2,12 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
 
 namespace selfsame {
+
+inline constexpr int64_t kMinTableEntries = int64_t{1} << 18;  // 1 MiB, 4 million positions
+inline constexpr int64_t kMaxTableEntries = int64_t{1} << 30;
 
 struct CudaOptions {
   Schedule schedule = Schedule::kFast;
@@ -18,6 +22,13 @@ struct CudaOptions {
   // hold does not matter, and they are overwritten.
   int32_t max_rows = 512;
   int32_t max_logit_rows = 512;
+  // Most entries of a pass's block tables together: sequences times blocks of the longest one. They
+  // take 4 bytes each of device memory and as much of page-locked host memory. There is room for
+  // kMinTableEntries however few are asked for.
+  int64_t max_table_entries = kMinTableEntries;
+  // Of every Attention to come, where the caller knows it: a shape that no kernel takes is refused
+  // here, and the first pass waits for nothing.
+  std::optional<AttentionShape> attention_shape = {};
   // Fast schedule: a plan of the canonical reduction class is taken when it is at most this much
   // slower than the best, since equal bits save rollbacks.
   double class_slack = 0.03;
@@ -40,7 +51,8 @@ struct CudaOptions {
 // pass begin to run at EndPass. Results of Sample are valid after EndPass, or, without an open
 // pass, at once. Device errors are kept and returned by the next EndPass, and by all that follow.
 //
-// FAILED_PRECONDITION without a usable device; RESOURCE_EXHAUSTED without memory for the working
+// FAILED_PRECONDITION without a usable device, or for an attention shape that has no kernel;
+// INVALID_ARGUMENT for limits out of range; RESOURCE_EXHAUSTED without memory for the working
 // buffers.
 absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(const CudaOptions& options);
 

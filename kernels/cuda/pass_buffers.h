@@ -1,7 +1,8 @@
 #pragma once
 
 // What a pass says about its rows, on the device: written to one page-locked buffer and copied to
-// one device buffer, both allocated once. An array has the same address in every pass.
+// one device buffer in two pieces, block tables and all that is before them. Both buffers are
+// allocated once, for the largest pass, so an array has the same address in every pass.
 
 #include <cstdint>
 #include <span>
@@ -15,7 +16,7 @@
 
 namespace selfsame::cuda {
 
-// Device addresses. They stay as they are, unless block tables outgrow their buffer.
+// Device addresses, which never change, and the pass's counts.
 struct PassView {
   int32_t row_count = 0;  // padding included
   int32_t logit_row_count = 0;
@@ -30,13 +31,16 @@ struct PassView {
 
 class PassBuffers {
  public:
+  // Block tables of a pass have `max_table_entries` entries together, at most. RESOURCE_EXHAUSTED
+  // without memory for the largest pass.
   static absl::StatusOr<PassBuffers> Create(int32_t max_rows, int32_t max_logit_rows,
+                                            int64_t max_table_entries,
                                             const AttentionLimits& limits);
 
   // Lays the pass out and starts copying it, with padding rows up to `row_count`, and row 0 as
   // further logit row up to `logit_row_count`. Without a shape there is no attention work yet. The
-  // previous copy must be done. Fails only when block tables outgrow the buffer and a larger one
-  // cannot be had.
+  // previous copy must be done. Allocates nothing; an error is the device's. REQUIRES: a pass
+  // within the limits given to Create.
   absl::Status Upload(const Pass& pass, int32_t row_count, int32_t logit_row_count,
                       const AttentionShape* shape, cudaStream_t stream);
 
@@ -56,7 +60,6 @@ class PassBuffers {
   };
 
   explicit PassBuffers(const AttentionLimits& limits) : limits_(limits) {}
-  absl::Status Reserve(size_t table_entries);
   void BuildRows(const Pass& pass);
   // Copies `values` to the host buffer at `offset`, followed by zeros up to `count`; returns their
   // end.
@@ -65,13 +68,13 @@ class PassBuffers {
 
   AttentionLimits limits_;
   Layout layout_;
-  size_t table_entries_ = 0;  // there is room for
+  size_t max_table_entries_ = 0;
   PinnedMemory host_;
   Memory device_;
   PassView view_;
   AttentionWork work_;
   std::vector<int32_t> kv_slots_;
-  std::vector<int32_t> block_tables_;
+  size_t table_entries_ = 0;                  // of the pass
   std::vector<int32_t> block_table_offsets_;  // of each sequence
 };
 

@@ -1,13 +1,14 @@
 #include "verifier/engine/startup.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "common/canonical/authority.h"
 #include "common/errors.h"
+#include "common/kv/sequence_state.h"
 #include "common/limits.h"
 #include "common/process/flags.h"
-#include "kernels/backend.h"
 
 namespace selfsame::verifier {
 namespace {
@@ -23,16 +24,27 @@ absl::Status CheckOptions(const StartupOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy) {
+absl::StatusOr<BackendOptions> DeviceFor(const StartupOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.source));
+  ASSIGN_OR_RETURN(const int32_t context_limit,
+                   ResolveContextLimit(options.context_limit, config.max_position_embeddings));
   const int32_t max_rows = options.verify_batch_size * options.window_size;
-  ASSIGN_OR_RETURN(auto ops, CreateOps({.device = options.device,
-                                        .schedule = Schedule::kCanonical,
-                                        .thread_count = options.thread_count,
-                                        .max_rows = max_rows,
-                                        .max_logit_rows = max_rows,
-                                        .cuda_graphs = options.cuda_graphs,
-                                        .plan_file = options.plan_file}));
+  const int64_t max_sequences = std::min(max_rows, options.max_sessions);
+  return BackendOptions{.device = options.device,
+                        .schedule = Schedule::kCanonical,
+                        .thread_count = options.thread_count,
+                        .max_rows = max_rows,
+                        .max_logit_rows = max_rows,
+                        .max_table_entries = max_sequences * BlocksFor(context_limit),
+                        .attention_shape = config.attention_shape(),
+                        .cuda_graphs = options.cuda_graphs,
+                        .plan_file = options.plan_file};
+}
+
+absl::StatusOr<VerifierParts> StartUp(const StartupOptions& options, WindowPolicy policy) {
+  ASSIGN_OR_RETURN(const BackendOptions device, DeviceFor(options));
+  ASSIGN_OR_RETURN(auto ops, CreateOps(device));
   return StartUpOn(std::move(ops), options, std::move(policy));
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
+#include "kernels/backend.h"
 #include "verifier/engine/verdict.h"
 #include "verifier/engine/worker.h"
 
@@ -33,6 +34,10 @@ struct VerifierParts {
   std::unique_ptr<Model> model;
   std::unique_ptr<Worker> worker;  // uses the model
 };
+
+// The device that a verifier of these options asks for: for passes of all sessions at once, with
+// contexts of full length. Errors: as StartUp.
+absl::StatusOr<BackendOptions> DeviceFor(const StartupOptions& options);
 
 // Loads the model under the canonical schedule, runs the self-test and computes the
 // fingerprint. `policy` decides windows. Errors: a bad model directory, INVALID_ARGUMENT for a flag

@@ -72,6 +72,22 @@ TEST_F(StartUpTest, RefusesToStartWhenTheSelfTestFails) {
   EXPECT_THAT(std::string(parts.status().message()), HasSubstr("self-test"));
 }
 
+TEST_F(StartUpTest, TheDeviceHasRoomForTheBlockTablesOfAllSessions) {
+  StartupOptions options = Options();
+  options.context_limit = 1000;
+  const auto device = DeviceFor(options);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->max_rows, 64);
+  EXPECT_EQ(device->max_table_entries, 8 * 63);
+  ASSERT_TRUE(device->attention_shape.has_value());
+  EXPECT_EQ(device->attention_shape->head_dim, testing::TinyModelOptions{}.head_dim);
+  // A session has a row of the pass at least.
+  options.max_sessions = 1000;
+  const auto of_many = DeviceFor(options);
+  ASSERT_TRUE(of_many.ok()) << of_many.status();
+  EXPECT_EQ(of_many->max_table_entries, 64 * 63);
+}
+
 TEST_F(StartUpTest, NamesTheFlagAtFault) {
   const auto message = [&](auto change) {
     StartupOptions options = Options();
