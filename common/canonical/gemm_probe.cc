@@ -1,7 +1,7 @@
 #include "common/canonical/gemm_probe.h"
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -10,7 +10,8 @@
 namespace selfsame {
 namespace {
 
-constexpr int32_t kOutputs = 48;
+// Rows of W that are distinct, so that a matrix of any n takes little host memory.
+constexpr int32_t kDistinctOutputs = 256;
 
 uint64_t Mix(uint64_t index) {
   uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u;
@@ -29,109 +30,143 @@ BFloat16 CancellingElement(uint64_t seed, int32_t i) {
   return ToBFloat16(i % 2 == 0 ? value : -value);
 }
 
-std::vector<BFloat16> CancellingRow(uint64_t seed, int32_t width) {
-  std::vector<BFloat16> row(static_cast<size_t>(width));
-  for (int32_t i = 0; i < width; ++i) row[static_cast<size_t>(i)] = CancellingElement(seed, i);
-  return row;
+void AddCancellingRow(uint64_t seed, int32_t k, std::vector<BFloat16>& rows) {
+  for (int32_t i = 0; i < k; ++i) rows.push_back(CancellingElement(seed, i));
 }
 
-bool HasSameBits(const void* a, const void* b, size_t size_bytes) {
-  return std::memcmp(a, b, size_bytes) == 0;
+bool HasSameBits(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](BFloat16 x, BFloat16 y) { return x.bits == y.bits; });
 }
 
-}  // namespace
+// y = x · Wᵀ + bias, W [n, k].
+struct ProductShape {
+  int32_t n = 0;
+  int32_t k = 0;
+  bool has_bias = false;
+  bool operator==(const ProductShape&) const = default;
+};
 
-absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(Model& model, int32_t reference_rung,
-                                                             int32_t max_rows) {
-  const auto hidden = static_cast<int32_t>(model.config().hidden_size);
-  const auto intermediate = static_cast<int32_t>(model.config().intermediate_size);
-  const auto rows = static_cast<size_t>(max_rows);
-  std::unique_ptr<GemmProbe> probe(new GemmProbe(model));
-  Ops& ops = model.ops();
-  ASSIGN_OR_RETURN(probe->x_, ops.Allocate(rows * sizeof(BFloat16) *
-                                           static_cast<size_t>(std::max(hidden, intermediate))));
-  ASSIGN_OR_RETURN(probe->y_, ops.Allocate(rows * kOutputs * sizeof(BFloat16)));
-  ASSIGN_OR_RETURN(probe->logits_, ops.Allocate(rows * kOutputs * sizeof(float)));
-  RETURN_IF_ERROR(probe->AddProduct(hidden));
-  RETURN_IF_ERROR(probe->AddProduct(intermediate));
-  for (Product& product : probe->products_) {
-    ASSIGN_OR_RETURN(const Outputs outputs, probe->Multiply(product, reference_rung));
-    product.reference.assign(outputs.rows.begin(), outputs.rows.begin() + kOutputs);
-    product.logit_reference.assign(outputs.logit_rows.begin(),
-                                   outputs.logit_rows.begin() + kOutputs);
+std::vector<ProductShape> LayerProducts(const ModelConfig& config) {
+  const AttentionShape attention = config.attention_shape();
+  const auto hidden = static_cast<int32_t>(config.hidden_size);
+  const auto intermediate = static_cast<int32_t>(config.intermediate_size);
+  std::vector<ProductShape> products;
+  for (const ProductShape& product :
+       {ProductShape{attention.qkv_width(), hidden, config.attention_bias},
+        ProductShape{hidden, attention.output_width(), config.output_bias},
+        ProductShape{2 * intermediate, hidden, config.mlp_bias},
+        ProductShape{hidden, intermediate, config.mlp_bias}}) {
+    const bool is_new = std::find(products.begin(), products.end(), product) == products.end();
+    if (is_new) products.push_back(product);
+  }
+  return products;
+}
+
+class GemmProbe {
+ public:
+  static absl::StatusOr<GemmProbe> Create(Model& model, const ProductShape& shape);
+
+  // The outputs of the probe row as the first, middle and last row of a pass of `rung` rows, in one
+  // vector: [3, n].
+  absl::StatusOr<std::vector<BFloat16>> Multiply(int32_t rung);
+
+ private:
+  GemmProbe(Model& model, const ProductShape& shape) : model_(model), shape_(shape) {}
+  absl::Status PackWeights();
+
+  Model& model_;
+  ProductShape shape_;
+  std::unique_ptr<PackedMatrix> w_;
+  std::unique_ptr<DeviceBuffer> bias_;  // [n] zeros, or null
+  std::unique_ptr<DeviceBuffer> x_;     // [max_rows, k]
+  std::unique_ptr<DeviceBuffer> y_;     // [max_rows, n]
+};
+
+absl::StatusOr<GemmProbe> GemmProbe::Create(Model& model, const ProductShape& shape) {
+  GemmProbe probe(model, shape);
+  // A device may run a product with up to the rows of the largest pass.
+  const auto rows = static_cast<size_t>(model.limits().max_rows);
+  const size_t input_bytes = static_cast<size_t>(shape.k) * sizeof(BFloat16);
+  const size_t output_bytes = static_cast<size_t>(shape.n) * sizeof(BFloat16);
+  RETURN_IF_ERROR(probe.PackWeights());
+  ASSIGN_OR_RETURN(probe.x_, model.ops().Allocate(rows * input_bytes));
+  ASSIGN_OR_RETURN(probe.y_, model.ops().Allocate(rows * output_bytes));
+  if (shape.has_bias) {
+    ASSIGN_OR_RETURN(probe.bias_, model.ops().Allocate(output_bytes));
   }
   return probe;
 }
 
-absl::Status GemmProbe::AddProduct(int32_t width) {
-  std::vector<float> weights(static_cast<size_t>(kOutputs) * static_cast<size_t>(width));
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = Uniform(i);
-  const MatrixPart part{.data = weights.data(),
-                        .dtype = DType::kFloat32,
-                        .rows = kOutputs,
-                        .cols = width,
-                        .row_stride = width};
-  Product product{.width = width,
-                  .w = nullptr,
-                  .probe_row = CancellingRow(1, width),
-                  .reference = {},
-                  .logit_reference = {}};
-  ASSIGN_OR_RETURN(product.w, model_.ops().PackMatrix({&part, 1}));
-  products_.push_back(std::move(product));
+absl::Status GemmProbe::PackWeights() {
+  const int32_t distinct = std::min(shape_.n, kDistinctOutputs);
+  std::vector<BFloat16> weights(static_cast<size_t>(distinct) * static_cast<size_t>(shape_.k));
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = ToBFloat16(Uniform(i));
+  std::vector<MatrixPart> parts;
+  for (int32_t row = 0; row < shape_.n; row += distinct) {
+    parts.push_back({.data = weights.data(),
+                     .dtype = DType::kBFloat16,
+                     .rows = std::min(distinct, shape_.n - row),
+                     .cols = shape_.k,
+                     .row_stride = shape_.k});
+  }
+  ASSIGN_OR_RETURN(w_, model_.ops().PackMatrix(parts));
   return absl::OkStatus();
 }
 
-// The probe row is at the first, middle and last row; the others depend on the rung.
-absl::StatusOr<GemmProbe::Outputs> GemmProbe::Multiply(const Product& product, int32_t rung) {
-  const auto width = static_cast<size_t>(product.width);
+absl::StatusOr<std::vector<BFloat16>> GemmProbe::Multiply(int32_t rung) {
   const auto rows = static_cast<size_t>(rung);
+  const std::vector<int32_t> probe_rows = {0, rung / 2, rung - 1};
   std::vector<BFloat16> x;
+  x.reserve(rows * static_cast<size_t>(shape_.k));
   for (int32_t row = 0; row < rung; ++row) {
     const bool is_probe = row == 0 || row == rung / 2 || row == rung - 1;
-    const std::vector<BFloat16> values =
-        is_probe ? product.probe_row
-                 : CancellingRow(static_cast<uint64_t>(rung) * 1000 + static_cast<uint64_t>(row),
-                                 product.width);
-    x.insert(x.end(), values.begin(), values.end());
+    const uint64_t neighbour = static_cast<uint64_t>(rung) * 1000 + static_cast<uint64_t>(row);
+    AddCancellingRow(is_probe ? static_cast<uint64_t>(shape_.k) : neighbour, shape_.k, x);
   }
   Ops& ops = model_.ops();
-  ops.CopyToDevice(x_->data(), x.data(), rows * width * sizeof(BFloat16));
+  ops.CopyToDevice(x_->data(), x.data(), x.size() * sizeof(BFloat16));
 
   const std::vector<int32_t> zeros(rows, 0);
-  std::vector<int32_t> all_rows(rows);
-  std::iota(all_rows.begin(), all_rows.end(), 0);
   ops.BeginPass({.row_count = rung,
                  .token_ids = zeros,
                  .positions = zeros,
                  .sequences = {},
-                 .logit_rows = all_rows});
-  ops.Gemm(static_cast<BFloat16*>(x_->data()), rung, *product.w, nullptr,
-           static_cast<BFloat16*>(y_->data()));
-  ops.Logits(static_cast<BFloat16*>(x_->data()), rung, *product.w,
-             static_cast<float*>(logits_->data()));
+                 .logit_rows = {}});
+  auto* const y = static_cast<BFloat16*>(y_->data());
+  ops.Gemm(static_cast<const BFloat16*>(x_->data()), rung, *w_,
+           bias_ != nullptr ? static_cast<const BFloat16*>(bias_->data()) : nullptr, y);
   RETURN_IF_ERROR(ops.EndPass());
 
-  Outputs outputs{.rows = std::vector<BFloat16>(rows * kOutputs),
-                  .logit_rows = std::vector<float>(rows * kOutputs)};
-  ops.CopyToHost(outputs.rows.data(), y_->data(), rows * kOutputs * sizeof(BFloat16));
-  ops.CopyToHost(outputs.logit_rows.data(), logits_->data(), rows * kOutputs * sizeof(float));
+  const auto n = static_cast<size_t>(shape_.n);
+  std::vector<BFloat16> outputs(probe_rows.size() * n);
+  for (size_t i = 0; i < probe_rows.size(); ++i) {
+    ops.CopyToHost(&outputs[i * n], y + static_cast<size_t>(probe_rows[i]) * n,
+                   n * sizeof(BFloat16));
+  }
   return outputs;
 }
 
-absl::StatusOr<bool> GemmProbe::Check(int32_t rung) {
-  for (const Product& product : products_) {
-    ASSIGN_OR_RETURN(const Outputs outputs, Multiply(product, rung));
-    for (const int32_t row : {0, rung / 2, rung - 1}) {
-      const auto offset = static_cast<size_t>(row) * kOutputs;
-      if (!HasSameBits(&outputs.rows[offset], product.reference.data(),
-                       kOutputs * sizeof(BFloat16)) ||
-          !HasSameBits(&outputs.logit_rows[offset], product.logit_reference.data(),
-                       kOutputs * sizeof(float))) {
-        return false;
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> RungsWithOtherProducts(Model& model,
+                                                            std::span<const int32_t> rungs) {
+  std::vector<int32_t> other;
+  for (const ProductShape& shape : LayerProducts(model.config())) {
+    ASSIGN_OR_RETURN(GemmProbe probe, GemmProbe::Create(model, shape));
+    std::vector<BFloat16> reference;
+    for (const int32_t rung : rungs) {
+      ASSIGN_OR_RETURN(const std::vector<BFloat16> outputs, probe.Multiply(rung));
+      if (reference.empty()) {
+        const auto first_end = outputs.begin() + shape.n;
+        for (int i = 0; i < 3; ++i) reference.insert(reference.end(), outputs.begin(), first_end);
       }
+      if (!HasSameBits(outputs, reference)) other.push_back(rung);
     }
   }
-  return true;
+  std::sort(other.begin(), other.end());
+  other.erase(std::unique(other.begin(), other.end()), other.end());
+  return other;
 }
 
 }  // namespace selfsame

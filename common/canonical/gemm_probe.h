@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -9,40 +9,16 @@
 
 namespace selfsame {
 
-// Matrix products over the model's two reduction lengths whose large terms cancel, so that another
-// order of summation gives another result in nearly every element. One thread.
-class GemmProbe {
- public:
-  // Computes the reference at `reference_rung`. `model` must outlive the probe.
-  static absl::StatusOr<std::unique_ptr<GemmProbe>> Create(Model& model, int32_t reference_rung,
-                                                           int32_t max_rows);
-
-  // Whether the probe row has the reference's bits at the first, middle and last row of a pass of
-  // `rung` rows. Errors are the device's.
-  absl::StatusOr<bool> Check(int32_t rung);
-
- private:
-  struct Product {
-    int32_t width = 0;                   // k
-    std::unique_ptr<PackedMatrix> w;     // [kOutputs, width]
-    std::vector<BFloat16> probe_row;     // [width]
-    std::vector<BFloat16> reference;     // [kOutputs]
-    std::vector<float> logit_reference;  // [kOutputs]
-  };
-  struct Outputs {
-    std::vector<BFloat16> rows;     // [rung, kOutputs]
-    std::vector<float> logit_rows;  // [rung, kOutputs]
-  };
-
-  explicit GemmProbe(Model& model) : model_(model) {}
-  absl::Status AddProduct(int32_t width);
-  absl::StatusOr<Outputs> Multiply(const Product& product, int32_t rung);
-
-  Model& model_;
-  std::unique_ptr<DeviceBuffer> x_;       // [max_rows, largest width] bf16
-  std::unique_ptr<DeviceBuffer> y_;       // [max_rows, kOutputs] bf16
-  std::unique_ptr<DeviceBuffer> logits_;  // [max_rows, kOutputs] float
-  std::vector<Product> products_;
-};
+// Those of `rungs` at which a matrix product of the model's layers has other bits than at the first
+// of them. Each shape of qkv, output, gate_up and down, bias included, is multiplied on inputs and
+// weights whose large terms cancel: the result is then rounded to bf16 but still shows another
+// order of summation in nearly every element. A probe row is looked at as the first, middle and
+// last row of a pass. The head is left to passes with the real weights: its output stays float,
+// which shows the order without that, and its matrix would be by far the largest.
+//
+// Device memory besides the model's, until it returns: the largest of those matrices, and its input
+// and output rows. `rungs` ascend, not empty. Errors are the device's.
+absl::StatusOr<std::vector<int32_t>> RungsWithOtherProducts(Model& model,
+                                                            std::span<const int32_t> rungs);
 
 }  // namespace selfsame

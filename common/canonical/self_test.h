@@ -20,11 +20,13 @@ struct SelfTestReport {
 // one behind a long prefix, are first computed one row at a time at the smallest rung. Every rung
 // must then give the same logits and the same KV for them
 //  - as a decode row, as a window and as a prefill chunk,
+//  - with logits of every row of the pass, and of some,
 //  - at several row offsets, beside neighbours of several lengths, some with NaN everywhere,
 //  - with padding, and with NaN in every KV position that is not theirs,
-// and the same matrix products on inputs with heavy cancellation. Rungs that do not are left out of
-// the report. REQUIRES: `rungs` ascend, not empty, within the model's limits. FAILED_PRECONDITION
-// when the outputs of the reference are not finite; other errors are the device's.
+// and the same matrix products of a layer on inputs with heavy cancellation. Rungs that do not are
+// left out of the report. REQUIRES: `rungs` ascend, not empty, within the model's limits of rows
+// and of logit rows. FAILED_PRECONDITION when the outputs of the reference are not finite; other
+// errors are the device's.
 absl::StatusOr<SelfTestReport> RunSelfTest(Model& model, std::span<const int32_t> rungs);
 
 }  // namespace selfsame

@@ -172,11 +172,13 @@ absl::Status Model::WarmUp(KvCache& kv) {
   return absl::OkStatus();
 }
 
-std::vector<float> Model::CopyLogits(int32_t logit_rows) {
-  SELFSAME_CHECK(logit_rows <= limits_.max_logit_rows);
-  std::vector<float> logits(static_cast<size_t>(logit_rows) *
-                            static_cast<size_t>(config_.vocab_size));
-  ops_->CopyToHost(logits.data(), logits_->data(), logits.size() * sizeof(float));
+std::vector<float> Model::CopyLogits(int32_t row_count, int32_t first_row) {
+  SELFSAME_CHECK(first_row >= 0 && row_count <= limits_.max_logit_rows - first_row);
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  std::vector<float> logits(static_cast<size_t>(row_count) * vocab);
+  const float* from = static_cast<const float*>(logits_->data());
+  ops_->CopyToHost(logits.data(), from + static_cast<size_t>(first_row) * vocab,
+                   logits.size() * sizeof(float));
   return logits;
 }
 

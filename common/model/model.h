@@ -37,8 +37,9 @@ class Model : public ForwardModel {
   // the first request. `kv` is the cache it will serve with; its first blocks are overwritten.
   absl::Status WarmUp(KvCache& kv);
 
-  // The logits of the latest pass: [logit_rows, vocab_size], copied to host memory.
-  std::vector<float> CopyLogits(int32_t logit_rows);
+  // Of the latest pass, `row_count` rows of logits from the logit row `first_row` on: [row_count,
+  // vocab_size], copied to host memory.
+  std::vector<float> CopyLogits(int32_t row_count, int32_t first_row = 0);
 
   absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(int32_t block_count);
   int64_t kv_block_bytes() const;

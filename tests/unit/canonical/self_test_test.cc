@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "common/canonical/rungs.h"
@@ -106,6 +107,62 @@ TEST_F(SelfTestTest, RungsWithAnotherOrderOfSummationAreDropped) {
   const SelfTestReport report = Run({1, 8, 64, 96, 128});
   EXPECT_THAT(report.rungs, ElementsAre(1, 8, 64));
   EXPECT_THAT(report.failures, ElementsAre(HasSubstr("rung of 96 rows"), HasSubstr("128")));
+}
+
+// The head as it would be with another order of summation from `min_rows` logit rows on.
+class OtherHeadForManyRows final : public testing::ForwardingOps {
+ public:
+  OtherHeadForManyRows(std::unique_ptr<Ops> ops, int32_t min_rows)
+      : ForwardingOps(std::move(ops)), min_rows_(min_rows) {}
+  void Logits(const BFloat16* x, int32_t rows, const PackedMatrix& w, float* y) override {
+    testing::ForwardingOps::Logits(x, rows, w, y);
+    if (pass().sequences.empty()) return;  // no forward pass
+    for (int64_t row = 0; row < rows && rows >= min_rows_; ++row) y[row * w.n()] *= 1.0000001f;
+  }
+
+ private:
+  const int32_t min_rows_;
+};
+
+TEST_F(SelfTestTest, TheHeadIsComparedAtEveryRowCount) {
+  Load(std::make_unique<OtherHeadForManyRows>(CpuOpsFor(Schedule::kCanonical), 64));
+  EXPECT_THAT(Run({1, 8, 64, 128, 256, 512}).rungs, ElementsAre(1, 8));
+  Load(std::make_unique<OtherHeadForManyRows>(CpuOpsFor(Schedule::kCanonical), 400));
+  EXPECT_THAT(Run({1, 8, 64, 128, 256, 512}).rungs, ElementsAre(1, 8, 64, 128, 256));
+}
+
+// Records the matrix products outside of forward passes, and spoils those of one k.
+class ProbedProducts final : public testing::ForwardingOps {
+ public:
+  ProbedProducts(std::unique_ptr<Ops> ops, int64_t spoiled_k,
+                 std::set<std::pair<int64_t, int64_t>>& shapes)
+      : ForwardingOps(std::move(ops)), spoiled_k_(spoiled_k), shapes_(shapes) {}
+  void Gemm(const BFloat16* x, int32_t rows, const PackedMatrix& w, const BFloat16* bias,
+            BFloat16* y) override {
+    testing::ForwardingOps::Gemm(x, rows, w, bias, y);
+    if (!pass().sequences.empty()) return;
+    shapes_.insert({w.n(), w.k()});
+    if (w.k() == spoiled_k_ && rows >= 16) y[(rows - 1) * w.n() + w.n() - 1].bits ^= 1u;
+  }
+
+ private:
+  const int64_t spoiled_k_;
+  std::set<std::pair<int64_t, int64_t>>& shapes_;  // n, k
+};
+
+TEST_F(SelfTestTest, TheShapesOfALayersProductsAreProbed) {
+  std::set<std::pair<int64_t, int64_t>> shapes;
+  const testing::TinyModelOptions options{.attention_bias = true,
+                                          .hidden_size = 64,
+                                          .intermediate_size = 144,
+                                          .head_count = 6,
+                                          .kv_head_count = 2,
+                                          .head_dim = 16};
+  Load(std::make_unique<ProbedProducts>(CpuOpsFor(Schedule::kCanonical), 96, shapes), 2048,
+       options);
+  EXPECT_THAT(Run({1, 8, 16, 64}).rungs, ElementsAre(1, 8));
+  EXPECT_THAT(shapes, ElementsAre(std::pair(64, 96), std::pair(64, 144), std::pair(160, 64),
+                                  std::pair(288, 64)));
 }
 
 // Attention whose result depends on where in the pass a row is.
