@@ -55,8 +55,9 @@ ABSL_FLAG(std::string, schedule, "fast",
 ABSL_FLAG(bool, cuda_graphs, true, "CUDA: replay passes that come again as graphs.");
 ABSL_FLAG(std::string, gemm_plan_file, "",
           "CUDA: file in which measured plans of matrix products are kept between runs.");
-ABSL_FLAG(double, class_slack, 0.03,
-          "CUDA: a plan with the verifier's bits is taken when it is at most this share slower.");
+ABSL_FLAG(
+    double, class_slack, 0.03,
+    "CUDA: a plan with the verifier's bits is taken when it is at most this share slower, 0 to 1.");
 ABSL_FLAG(int32_t, threads, 0, "CPU threads of the forward pass; 0: one for each CPU.");
 ABSL_FLAG(int32_t, kv_size_mb, 512, "Memory of the KV cache in MiB.");
 ABSL_FLAG(int32_t, context_limit, 0,
@@ -87,6 +88,7 @@ ABSL_FLAG(int32_t, drain_timeout_ms, 30000,
 namespace selfsame::decoder {
 namespace {
 
+constexpr double kMaxClassSlack = 1.0;
 constexpr double kMaxDoubtMargin = 100.0;
 constexpr char kProgram[] = "selfsame-decoder";
 // What finished requests may take to reach their clients at the end.
@@ -109,11 +111,10 @@ absl::Status CheckFlags() {
   RETURN_IF_ERROR(
       check("--max_inflight_windows", FLAGS_max_inflight_windows, 1, kMaxPendingWindows));
   RETURN_IF_ERROR(check("--max_window_age_ms", FLAGS_max_window_age_ms, 1, kMaxTimeoutMs));
-  const double doubt_margin = absl::GetFlag(FLAGS_doubt_margin);
-  if (!(doubt_margin >= 0.0 && doubt_margin <= kMaxDoubtMargin)) {
-    return InvalidArgumentError("--doubt_margin",
-                                absl::StrCat("must be between 0 and ", kMaxDoubtMargin));
-  }
+  RETURN_IF_ERROR(
+      CheckRealFlagRange("--class_slack", absl::GetFlag(FLAGS_class_slack), 0.0, kMaxClassSlack));
+  RETURN_IF_ERROR(CheckRealFlagRange("--doubt_margin", absl::GetFlag(FLAGS_doubt_margin), 0.0,
+                                     kMaxDoubtMargin));
   RETURN_IF_ERROR(check("--max_queue", FLAGS_max_queue, 1, kMaxQueuedRequests));
   RETURN_IF_ERROR(check("--failover_timeout_ms", FLAGS_failover_timeout_ms, 0, kMaxTimeoutMs));
   RETURN_IF_ERROR(check("--verdict_timeout_ms", FLAGS_verdict_timeout_ms, 1, kMaxTimeoutMs));

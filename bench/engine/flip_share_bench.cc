@@ -206,9 +206,10 @@ absl::Status Measure(const std::string& name) {
   RETURN_IF_ERROR(TimedDecode("canonical", source, Schedule::kCanonical, 0.0, canonical));
   for (const std::string& slack : absl::GetFlag(FLAGS_class_slack)) {
     double value = 0.0;
-    if (!absl::SimpleAtod(slack, &value) || !(value >= 0.0)) {
-      return InvalidArgumentError("--class_slack", "must be numbers of at least 0");
+    if (!absl::SimpleAtod(slack, &value)) {
+      return InvalidArgumentError("--class_slack", "must be numbers");
     }
+    RETURN_IF_ERROR(CheckRealFlagRange("--class_slack", value, 0.0, 1.0));
     std::vector<Round> fast = canonical;
     RETURN_IF_ERROR(TimedDecode(absl::StrCat("fast, class slack ", slack), source, Schedule::kFast,
                                 value, fast));

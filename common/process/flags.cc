@@ -17,13 +17,24 @@ namespace {
 
 absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 
+// Both comparisons are false for NaN.
+template <typename Number>
+absl::Status CheckRange(std::string_view flag, Number value, Number minimum, Number maximum) {
+  if (value >= minimum && value <= maximum) return absl::OkStatus();
+  return InvalidArgumentError(
+      flag, absl::StrCat("must be between ", minimum, " and ", maximum, ", not ", value));
+}
+
 }  // namespace
 
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t minimum,
                             int64_t maximum) {
-  if (value >= minimum && value <= maximum) return absl::OkStatus();
-  return InvalidArgumentError(
-      flag, absl::StrCat("must be between ", minimum, " and ", maximum, ", not ", value));
+  return CheckRange(flag, value, minimum, maximum);
+}
+
+absl::Status CheckRealFlagRange(std::string_view flag, double value, double minimum,
+                                double maximum) {
+  return CheckRange(flag, value, minimum, maximum);
 }
 
 absl::StatusOr<HostPort> ParseHostPort(std::string_view flag, std::string_view value,

@@ -14,6 +14,10 @@ namespace selfsame {
 // INVALID_ARGUMENT naming `flag` ("--threads") and both limits unless minimum <= value <= maximum.
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t minimum, int64_t maximum);
 
+// The same for a real number; NaN is refused.
+absl::Status CheckRealFlagRange(std::string_view flag, double value, double minimum,
+                                double maximum);
+
 struct HostPort {
   std::string host;  // an IPv6 address keeps its brackets
   int port = 0;

@@ -1,5 +1,6 @@
 #include "decoder/client/flag_parser.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -26,10 +27,10 @@ bool ParseValue(std::string_view text, uint64_t* value) {
   return absl::SimpleAtoi(ToAbsl(text), value);
 }
 bool ParseValue(std::string_view text, float* value) {
-  return absl::SimpleAtof(ToAbsl(text), value);
+  return absl::SimpleAtof(ToAbsl(text), value) && std::isfinite(*value);
 }
 bool ParseValue(std::string_view text, double* value) {
-  return absl::SimpleAtod(ToAbsl(text), value);
+  return absl::SimpleAtod(ToAbsl(text), value) && std::isfinite(*value);
 }
 
 template <typename T>
@@ -60,7 +61,7 @@ void FlagParser::Add(std::string_view name, uint64_t* value, std::string_view he
 }
 void FlagParser::Add(std::string_view name, double* value, std::string_view help) {
   flags_.push_back({std::string(name), std::string(help), absl::StrCat(*value), false,
-                    Setter(value), "a number"});
+                    Setter(value), "a finite number"});
 }
 void FlagParser::Add(std::string_view name, std::optional<std::string>* value,
                      std::string_view help) {
@@ -75,7 +76,8 @@ void FlagParser::Add(std::string_view name, std::optional<uint64_t>* value, std:
                     "a non-negative integer of 64 bits"});
 }
 void FlagParser::Add(std::string_view name, std::optional<float>* value, std::string_view help) {
-  flags_.push_back({std::string(name), std::string(help), "", false, Setter(value), "a number"});
+  flags_.push_back(
+      {std::string(name), std::string(help), "", false, Setter(value), "a finite number"});
 }
 void FlagParser::Add(std::string_view name, std::vector<std::string>* value,
                      std::string_view help) {
@@ -96,7 +98,7 @@ void FlagParser::Add(std::string_view name, std::map<int32_t, float>* value,
            ParseValue(text.substr(colon + 1), &number) && value->emplace(key, number).second;
   };
   flags_.push_back({std::string(name), std::string(help), "", false, insert,
-                    "an integer, a colon and a number, each integer once"});
+                    "an integer, a colon and a finite number, each integer once"});
 }
 
 const FlagParser::Flag* FlagParser::Find(std::string_view name) const {

@@ -15,6 +15,7 @@ struct Values {
   bool on = false;
   int32_t count = 3;
   std::optional<float> ratio;
+  double share = 0.5;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   std::map<int32_t, float> bias;
@@ -27,6 +28,7 @@ class FlagParserTest : public ::testing::Test {
     parser_.Add("on", &values_.on, "a switch");
     parser_.Add("count", &values_.count, "a count");
     parser_.Add("ratio", &values_.ratio, "a ratio");
+    parser_.Add("share", &values_.share, "a share");
     parser_.Add("seed", &values_.seed, "a seed");
     parser_.Add("stop", &values_.stop, "stops");
     parser_.Add("bias", &values_.bias, "biases");
@@ -74,6 +76,10 @@ TEST_F(FlagParserTest, EveryMistakeNamesTheFlag) {
       {"--on=maybe", "--on"},       {"--text", "--text"},
       {"--nocount", "--nocount"},   {"--bias=7", "--bias"},
       {"--bias=x:1", "--bias"},     {"--bias=7:", "--bias"},
+      {"--ratio=nan", "--ratio"},   {"--ratio=-inf", "--ratio"},
+      {"--ratio=1e39", "--ratio"},  {"--share=nan", "--share"},
+      {"--share=inf", "--share"},   {"--share=1e999", "--share"},
+      {"--bias=7:nan", "--bias"},   {"--bias=7:inf", "--bias"},
   };
   for (const auto& [argument, name] : mistakes) {
     const absl::Status status = Parse({argument});

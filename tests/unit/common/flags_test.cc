@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "common/errors.h"
@@ -16,6 +18,17 @@ TEST(CheckFlagRangeTest, AcceptsTheLimitsAndNamesFlagAndLimitsOtherwise) {
   EXPECT_EQ(low.message(), "--threads: must be between 1 and 8, not 0");
   EXPECT_EQ(FieldOf(low), "--threads");
   EXPECT_FALSE(CheckFlagRange("--threads", 9, 1, 8).ok());
+}
+
+TEST(CheckRealFlagRangeTest, AcceptsTheLimitsAndRefusesWhatIsNoNumber) {
+  EXPECT_TRUE(CheckRealFlagRange("--slack", 0.0, 0, 1).ok());
+  EXPECT_TRUE(CheckRealFlagRange("--slack", 1.0, 0, 1).ok());
+  EXPECT_EQ(CheckRealFlagRange("--slack", 1.5, 0, 1).message(),
+            "--slack: must be between 0 and 1, not 1.5");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value : {-0.001, kInfinity, -kInfinity, std::nan("")}) {
+    EXPECT_EQ(FieldOf(CheckRealFlagRange("--slack", value, 0, 1)), "--slack") << value;
+  }
 }
 
 TEST(ResolveContextLimitTest, DefaultIsTheSmallerOfModelLimitAndEightThousand) {
