@@ -1,7 +1,9 @@
 #include "kernels/cuda/gemm_plan_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -21,8 +23,10 @@ namespace {
 using Json = nlohmann::json;
 
 // A file of an earlier version counts as empty, so that its plans are measured anew.
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr char kStreamPrefix[] = "stream-";
+// Writers at a time, and files that a writer left behind when it was killed.
+constexpr int kMaxTemporaryFiles = 1000;
 
 // "stream-N", or the bytes of cuBLASLt's descriptor.
 std::string ToText(const GemmAlgorithm& chosen) {
@@ -49,14 +53,16 @@ bool FromText(const std::string& hex, GemmAlgorithm& parsed) {
 }
 
 Json ToJson(const GemmPlanKey& key) {
+  const bool is_fast = key.options.schedule == Schedule::kFast;
   return {{"scope", key.scope},
           {"n", key.shape.n},
           {"k", key.shape.k},
           {"output", key.shape.output == GemmOutput::kFloat ? "float" : "bf16"},
           {"bias", key.shape.has_bias},
-          {"schedule", key.options.schedule == Schedule::kFast ? "fast" : "canonical"},
-          {"class_slack", key.options.class_slack},
-          {"rungs", key.options.rungs}};
+          {"schedule", is_fast ? "fast" : "canonical"},
+          {"class_slack", is_fast ? key.options.class_slack : 0.0},
+          {"rungs", key.options.rungs},
+          {"rule", key.rule}};
 }
 
 // An empty file object where there is no file, or an older one.
@@ -119,6 +125,25 @@ Json ToJson(const std::vector<GemmPlan>& plans) {
   return items;
 }
 
+// Makes an empty file beside `path` and gives its name; nothing when that fails. A process id in
+// the name would not do: in containers that share the folder every process may have the same.
+std::optional<std::string> CreateTemporary(const std::string& path) {
+  for (int i = 0; i < kMaxTemporaryFiles; ++i) {
+    std::string name = absl::StrCat(path, ".", i);
+    const int file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file >= 0) {
+      close(file);
+      return name;
+    }
+    if (errno != EEXIST) break;
+  }
+  return std::nullopt;
+}
+
+absl::Status CannotBeWritten(const std::string& path) {
+  return FileError(path, "cannot be written");
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<std::vector<GemmPlan>>> LoadPlans(const std::string& path,
@@ -147,13 +172,14 @@ absl::Status SavePlans(const std::string& path, const GemmPlanKey& key,
   }
   entries.push_back({{"key", wanted}, {"plans", ToJson(plans)}});
   file["entries"] = std::move(entries);
-  const std::string temporary = absl::StrCat(path, ".", getpid());
-  std::ofstream stream(temporary, std::ios::trunc);
+  const std::optional<std::string> temporary = CreateTemporary(path);
+  if (!temporary.has_value()) return CannotBeWritten(path);
+  std::ofstream stream(*temporary, std::ios::trunc);
   stream << file.dump(1) << '\n';
   stream.close();
-  if (!stream || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    static_cast<void>(std::remove(temporary.c_str()));
-    return FileError(path, "cannot be written");
+  if (!stream || std::rename(temporary->c_str(), path.c_str()) != 0) {
+    static_cast<void>(std::remove(temporary->c_str()));
+    return CannotBeWritten(path);
   }
   return absl::OkStatus();
 }

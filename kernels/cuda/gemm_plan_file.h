@@ -20,6 +20,7 @@ struct GemmPlanKey {
   std::string scope;
   GemmShape shape;
   GemmSearchOptions options;
+  std::string rule = CanonicalRule();  // what is in the class, under either schedule
 };
 
 // The plans of `key` in the file; nothing when the file or the entry is missing. A malformed file
@@ -27,8 +28,9 @@ struct GemmPlanKey {
 absl::StatusOr<std::optional<std::vector<GemmPlan>>> LoadPlans(const std::string& path,
                                                                const GemmPlanKey& key);
 
-// Adds or replaces the entry of `key`; others stay. Written to a temporary file first and renamed,
-// so that readers see either version.
+// Adds or replaces the entry of `key`; others stay. Written to a new file in the same folder first
+// and renamed, so that readers see either version. Of two writers at a time each leaves a whole
+// file; one's entry may be lost, and is measured again.
 absl::Status SavePlans(const std::string& path, const GemmPlanKey& key,
                        const std::vector<GemmPlan>& plans);
 

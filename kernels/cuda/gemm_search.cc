@@ -6,16 +6,22 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/errors.h"
 #include "kernels/cuda/gemm_bench.h"
+#include "kernels/cuda/gemm_probe.h"
+#include "kernels/cuda/stream_gemm.h"
 
 namespace selfsame::cuda {
 namespace {
 
+// To be raised with every change of the rule that none of the numbers in CanonicalRule shows.
+constexpr int kRuleVersion = 1;
 constexpr std::array<int32_t, 7> kClassLadder = {512, 256, 128, 64, 32, 16, 8};
 constexpr int kCandidates = 24;
 constexpr int64_t kMaxSplitOutputs = 8192;
 constexpr int64_t kMinSplitDepth = 8192;
+constexpr int32_t kSlices = 2;  // of a product that is cut
 
 absl::Status NoPlanError(const GemmShape& shape, int32_t rows) {
   return FailedPreconditionError(
@@ -190,7 +196,22 @@ int32_t CanonicalSplits(const GemmShape& shape) {
   const bool is_narrow = shape.n <= kMaxSplitOutputs && shape.n % 8 == 0;
   // Slices start and end at multiples of 128 bytes.
   const bool is_long = shape.k >= kMinSplitDepth && shape.k % 128 == 0;
-  return is_narrow && is_long ? 2 : 1;
+  return is_narrow && is_long ? kSlices : 1;
+}
+
+std::string CanonicalRule() {
+  return absl::StrCat("version ", kRuleVersion, "; ladder ", absl::StrJoin(kClassLadder, ","), "; ",
+                      kCandidates, " candidates and ", kStreamGemmConfigs, " of our own; ", kSlices,
+                      " slices for n <= ", kMaxSplitOutputs, ", k >= ", kMinSplitDepth, "; ",
+                      kProbeRows, " probes, ", kMaxClasses, " classes");
+}
+
+bool KeepsTheRule(const GemmShape& shape, std::span<const GemmPlan> plans) {
+  return std::all_of(plans.begin(), plans.end(), [&](const GemmPlan& plan) {
+    const int32_t splits = plan.algorithm.splits;
+    return plan.is_in_class && splits == plans.front().algorithm.splits &&
+           (splits == CanonicalSplits(shape) || splits == 1);
+  });
 }
 
 absl::StatusOr<std::vector<GemmPlan>> SearchPlans(GemmLauncher& launcher, const GemmShape& shape,
@@ -211,6 +232,7 @@ absl::StatusOr<std::vector<GemmPlan>> SearchPlans(GemmLauncher& launcher, const 
 absl::StatusOr<bool> ProvePlans(GemmLauncher& launcher, const GemmShape& shape,
                                 const GemmSearchOptions& options, std::span<const GemmPlan> plans) {
   if (plans.empty() || plans.back().rows != options.rungs.back()) return false;
+  if (options.schedule == Schedule::kCanonical && !KeepsTheRule(shape, plans)) return false;
   const int32_t max_rows = std::max(kProbeRows, options.rungs.back());
   for (const GemmPlan& plan : plans) {
     RETURN_IF_ERROR(launcher.Reserve(shape, plan.algorithm.splits, MostSplitRows(options)));

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,15 @@ std::vector<int32_t> RungsFor(int32_t max_rows, Schedule schedule);
 // with k, so that for short k it would outweigh the gain.
 int32_t CanonicalSplits(const GemmShape& shape);
 
+// The rule by which the canonical class is chosen, as text: what SearchPlans gives is of this class
+// and depends on nothing else but the device and the library. Plans that are kept, are kept with
+// it.
+std::string CanonicalRule();
+
+// Whether the rule may have given these canonical plans: all of the class, and either of
+// CanonicalSplits slices or unsplit.
+bool KeepsTheRule(const GemmShape& shape, std::span<const GemmPlan> plans);
+
 // One plan for each rung, by increasing rows. Canonical: the fastest member of the class; rungs
 // without a member are left out. Fast: the fastest algorithm, or the fastest of the class where
 // that is slower by class_slack at most. Where the device has no class of CanonicalSplits slices,
@@ -54,8 +64,8 @@ int32_t CanonicalSplits(const GemmShape& shape);
 absl::StatusOr<std::vector<GemmPlan>> SearchPlans(GemmLauncher& launcher, const GemmShape& shape,
                                                   const GemmSearchOptions& options);
 
-// Whether plans that were found earlier still run, and, for the canonical schedule, still give
-// equal bits. Reserves room for them.
+// Whether plans that were found earlier, under the same rule, still run, and, for the canonical
+// schedule, keep it and still give equal bits. Reserves room for them.
 absl::StatusOr<bool> ProvePlans(GemmLauncher& launcher, const GemmShape& shape,
                                 const GemmSearchOptions& options, std::span<const GemmPlan> plans);
 

@@ -1,7 +1,9 @@
 // Split matrix products: what they compute, bit by bit, and that another order is found out.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/gemm_bench.h"
@@ -268,6 +270,50 @@ TEST(GemmTest, PlansThatChangeTheOrderAreFoundOut) {
     const auto still_holds = cuda::ProvePlans(launcher.get(), kDown, options, changed);
     ASSERT_TRUE(still_holds.ok());
     EXPECT_FALSE(*still_holds) << splits;
+  }
+  // Their bits are equal, but not those of other replicas.
+  auto quartered = *plans;
+  for (auto& plan : quartered) plan.algorithm = launcher.Propose(plan.rows, 4).at(0);
+  const auto quartered_holds = cuda::ProvePlans(launcher.get(), kDown, options, quartered);
+  ASSERT_TRUE(quartered_holds.ok());
+  EXPECT_FALSE(*quartered_holds);
+}
+
+// Unsplit plans may be those of a device without a class of slices: their bits alone tell an
+// algorithm of another order.
+TEST(GemmTest, AnUnsplitPlanOfAnotherOrderIsFoundOut) {
+  Launcher launcher;
+  auto bench = cuda::GemmBench::Create(launcher.get(), kDown, kMaxRows);
+  ASSERT_TRUE(bench.ok());
+  const auto reference = bench->Classify(launcher.Propose(kMaxRows, 1).at(0), kMaxRows);
+  ASSERT_TRUE(reference.ok() && reference->has_value());
+  std::vector<cuda::GemmPlan> plans;
+  std::vector<GemmAlgorithm> others;  // at 64 rows
+  for (const int32_t rows : {8, 64, kMaxRows}) {
+    std::optional<GemmAlgorithm> member;
+    auto algorithms = launcher.Propose(rows, 1);
+    const auto split_by_the_library = launcher.Propose(rows, cuda::kAnyOrder);
+    algorithms.insert(algorithms.end(), split_by_the_library.begin(), split_by_the_library.end());
+    for (const GemmAlgorithm& algorithm : algorithms) {
+      const auto is_member = bench->IsMember(algorithm, rows, **reference);
+      ASSERT_TRUE(is_member.ok());
+      if (*is_member && !member.has_value()) member = algorithm;
+      if (!*is_member && rows == 64) others.push_back(algorithm);
+    }
+    ASSERT_TRUE(member.has_value()) << rows;
+    plans.push_back({.rows = rows, .algorithm = *member, .is_in_class = true});
+  }
+  const cuda::GemmSearchOptions options = {
+      .schedule = Schedule::kCanonical, .class_slack = 0.0, .rungs = {8, 64, kMaxRows}};
+  const auto holds = cuda::ProvePlans(launcher.get(), kDown, options, plans);
+  ASSERT_TRUE(holds.ok());
+  EXPECT_TRUE(*holds);
+  EXPECT_FALSE(others.empty());
+  for (const GemmAlgorithm& other : others) {
+    plans[1].algorithm = other;
+    const auto still_holds = cuda::ProvePlans(launcher.get(), kDown, options, plans);
+    ASSERT_TRUE(still_holds.ok());
+    EXPECT_FALSE(*still_holds);
   }
 }
 
