@@ -183,6 +183,8 @@ class Ops {
   // How often a pass must run until it runs as it will whenever it comes again: a device may record
   // it first.
   virtual int32_t runs_to_settle() const { return 1; }
+  // How many recordings have been run so far, instead of the ops they stand for.
+  virtual uint64_t replay_count() const { return 0; }
   // Row counts up to `max_rows` that are worth a pass before the first request, because the device
   // measures or loads something for each.
   virtual std::vector<int32_t> WarmUpRowCounts(int32_t /*max_rows*/) const { return {1}; }

@@ -138,6 +138,8 @@ class CudaOps final : public Ops {
     return options_.use_graphs ? PassGraphs::kRunsToSettle : 1;
   }
 
+  uint64_t replay_count() const override { return graphs_.replay_count(); }
+
   std::vector<int32_t> WarmUpRowCounts(int32_t max_rows) const override {
     std::vector<int32_t> counts;
     for (int32_t rows = 1; rows <= std::min(max_rows, kMaxWarmUpRows); ++rows) {

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/gemm_search.h"
 #include "tests/gpu/gpu_testing.h"
 
 namespace selfsame::testing {
@@ -122,6 +123,12 @@ TEST(GemmTest, ABiasIsAddedBeforeRounding) {
   }
 }
 
+std::vector<int32_t> EveryRungAndOthers() {
+  std::vector<int32_t> counts = cuda::RungsFor(kMaxRows, Schedule::kCanonical);
+  counts.insert(counts.end(), {1, 2, 7, 9, 31, 100, 129, 250, 511});
+  return counts;
+}
+
 // Rows of the shapes of small and 8B models, in every rung, at several offsets. Those with k of
 // 8192 or more are split.
 TEST(GemmTest, CanonicalRowsHaveTheSameBitsInEveryRungAndSlot) {
@@ -131,7 +138,7 @@ TEST(GemmTest, CanonicalRowsHaveTheSameBitsInEveryRungAndSlot) {
     Product product(*ops, shape);
     const auto all = product.Run(0, kMaxRows);
     const auto all_logits = product.RunLogits(0, kMaxRows);
-    for (const int32_t rows : {1, 2, 7, 8, 9, 16, 31, 64, 100, 129, 192, 250, 384, 511}) {
+    for (const int32_t rows : EveryRungAndOthers()) {
       for (const int32_t first : {0, 1, 13, 77, kMaxRows - rows}) {
         const int32_t count = std::min(rows, kMaxRows - first);
         const auto from = static_cast<size_t>(first * shape.n);
@@ -145,6 +152,36 @@ TEST(GemmTest, CanonicalRowsHaveTheSameBitsInEveryRungAndSlot) {
                                std::span(all_logits).first(static_cast<size_t>(rows * shape.n))),
                 0u);
     }
+  }
+}
+
+// The head of the 8B shape, whose weights are made on the device.
+TEST(GemmTest, CanonicalLogitsOfALargeVocabularyHaveTheSameBitsInEveryRung) {
+  constexpr Shape kHead = {128256, 4096};
+  const auto ops =
+      MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = 8, .max_logit_rows = kMaxRows});
+  const SyntheticPart part = {
+      .key = 24, .rows = kHead.n, .cols = kHead.k, .tensor_cols = kHead.k, .scale = 4e-7f};
+  const auto matrix = ops->GenerateMatrix({&part, 1});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const auto x = Upload(*ops, RandomRows(25, 2 * kMaxRows * kHead.k));
+  const auto y = ops->Allocate(sizeof(float) * static_cast<size_t>(kMaxRows * kHead.n));
+  ASSERT_TRUE(y.ok()) << y.status();
+  const auto run = [&](int32_t first, int32_t rows) {
+    ops->Logits(Rows(x) + first * kHead.k, rows, **matrix, static_cast<float*>((*y)->data()));
+    return Download<float>(*ops, (*y)->data(), static_cast<size_t>(rows * kHead.n));
+  };
+  const auto all = run(0, kMaxRows);
+  const auto differences = [&](int32_t first, int32_t rows) {
+    return CountDifferent(run(first, rows),
+                          std::span(all).subspan(static_cast<size_t>(first * kHead.n),
+                                                 static_cast<size_t>(rows * kHead.n)));
+  };
+  for (const int32_t rows : cuda::RungsFor(kMaxRows, Schedule::kCanonical)) {
+    EXPECT_EQ(differences(0, rows), 0u) << rows << " rows";
+  }
+  for (const int32_t rows : {1, 7, 31, 65}) {
+    EXPECT_EQ(differences(13, rows), 0u) << rows << " rows";
   }
 }
 
