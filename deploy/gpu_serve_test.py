@@ -2,10 +2,11 @@
 """Serves one model in every way there is and checks that the answers are the same.
 
     deploy/gpu_serve_test.py BUNDLE_DIR LOG_DIR [--model=DIR | --synthetic=SHAPE:SEED..]
-        [--device=cuda] [--placements=one,small,mps,two,canonical] [--tokens=64] [--class_slack=X]
+        [--device=cuda] [--placements=one,small,mps,two,canonical] [--allow_left_out]
+        [--tokens=64] [--class_slack=X]
 
 BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder and selfsame-verifier. LOG_DIR keeps
-logs, figures, answers and measured GEMM plans.
+logs, figures, answers, measured GEMM plans and placements.tsv: the result of each placement.
 
 One run of `selfsame check`, one request at a time on services that just started, gives the reference;
 each way is then a replay of the same requests (greedy, seeded, penalties, prompt logprobs, shared
@@ -15,15 +16,16 @@ prefixes), compared with it in token ids and the bits of all logprobs:
              nine tenths of ordinary traffic; a second verifier, with other rungs, that stays alone
              when the first is killed in the middle; that second one
   small      new services with little memory for KV: requests are preempted, sessions rebuilt
-  mps        new services whose kernels share the GPU (NVIDIA MPS); left out where there is no
-             nvidia-cuda-mps-control
-  two        new services, each on its own GPU; left out where there is one
+  mps        new services whose kernels share the GPU (NVIDIA MPS)
+  two        new services, each on its own GPU
   canonical  a decoder that is an authority by itself
 
 `one` comes first: its first services give the reference.
 
 Ends with one table. Fails when an answer changed, a service failed, or a way did not happen; and when
-nothing was rolled back or no ordinary answer changed in the whole run, which would show nothing.
+nothing was rolled back or no ordinary answer changed in the whole run, which would show nothing. A
+machine without nvidia-cuda-mps-control cannot run mps, one with a single GPU cannot run two: that
+is a failure too, unless they are not among --placements, or with --allow_left_out.
 """
 
 import argparse
@@ -40,10 +42,11 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench/serve"))
-from gpu_serve_rows import Row, report  # noqa: E402
+from gpu_serve_rows import Row, report, write_placements  # noqa: E402
 from services import STOP_TIMEOUT_S, Service, ServiceError  # noqa: E402
 
 CONTEXT_LIMIT = 1024
+PLACEMENTS = "one,small,mps,two,canonical"
 CHECK_TIMEOUT_S = 240
 # The second verifier's windows in a pass; the first has the default.
 OTHER_RUNGS = "--verify_batch_size=3"
@@ -79,6 +82,8 @@ class Matrix:
         self.env = dict(os.environ)
         self.services = []
         self.rows = []
+        self.placements = arguments.placements.split(",")
+        self.placement = ""  # the one that is run
         self.has_started = False
         self.start_s = 0.0
 
@@ -171,7 +176,7 @@ class Matrix:
     def check(self, way, decoder, phase="", during=None, has_control=True):
         """Replays the requests; `during` is called while they run. Appends a row and returns it."""
         number = len(self.rows)
-        row = Row(way, start_s=self.start_s, has_control=has_control)
+        row = Row(way, self.placement, start_s=self.start_s, has_control=has_control)
         self.start_s = 0.0
         self.rows.append(row)
         row.flight, share = phase.split(":") if phase else ("1", "-")
@@ -211,6 +216,10 @@ class Matrix:
         self.require(row, row.figures.get("deterministic_requests", 0) > 0, "nothing was compared")
         say(" | ".join(row.cells()))
         return row
+
+    def leave_out(self, way, reason):
+        say(f"{way}: not run, {reason}")
+        self.rows.append(Row(way, self.placement, left_out=reason))
 
     @staticmethod
     def require(row, is_shown, problem):
@@ -255,7 +264,7 @@ class Matrix:
 
     def with_mps(self):
         if not shutil.which(MPS_CONTROL):
-            say(f"MPS: not run, there is no {MPS_CONTROL}")
+            self.leave_out("MPS", f"there is no {MPS_CONTROL}")
             return
         folder = tempfile.mkdtemp(prefix="selfsame-mps-")
         env = self.env
@@ -284,10 +293,13 @@ class Matrix:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def two_devices(self):
+        if not shutil.which("nvidia-smi"):
+            self.leave_out("two GPUs", "there is no nvidia-smi to count them")
+            return
         listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
                                 stdout=subprocess.PIPE, text=True, check=True)
         if len(listed.stdout.splitlines()) < 2:
-            say("two GPUs: not run, there is one")
+            self.leave_out("two GPUs", "there is one GPU")
             return
         _, decoder = self.start_pair("two", verifier_device=1)
         self.check("two GPUs", decoder, "16:0.5")
@@ -303,7 +315,8 @@ class Matrix:
     def run(self):
         ways = {"one": self.one_device, "small": self.small_memory, "mps": self.with_mps,
                 "two": self.two_devices, "canonical": self.canonical_decoder}
-        for placement in self.arguments.placements.split(","):
+        for placement in self.placements:
+            self.placement = placement
             say(f"== {placement}, after {time.monotonic() - STARTED:.0f} s")
             try:
                 ways[placement]()
@@ -312,7 +325,7 @@ class Matrix:
             except (ServiceError, OSError, subprocess.SubprocessError) as error:
                 self.kill_services()
                 say(f"{placement}: {error}")
-                self.rows.append(Row(placement, problem=str(error).splitlines()[0]))
+                self.rows.append(Row(placement, placement, problem=str(error).splitlines()[0]))
                 if not self.answers.exists():
                     return
 
@@ -324,7 +337,9 @@ def parse_arguments():
     parser.add_argument("--model", help="model directory")
     parser.add_argument("--synthetic", default="8b:1", help="SHAPE:SEED[:gain=G][:beta=B]")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
-    parser.add_argument("--placements", default="one,small,mps,two,canonical")
+    parser.add_argument("--placements", default=PLACEMENTS)
+    parser.add_argument("--allow_left_out", action="store_true",
+                        help="a placement that this machine cannot run is no failure")
     parser.add_argument("--phases", default="2:0.5,16:0,16:0.5,32:0.9",
                         help="IN_FLIGHT:ORDINARY_SHARE on one device, separated by commas")
     parser.add_argument("--tokens", type=int, default=64, help="output tokens of a request")
@@ -333,6 +348,9 @@ def parse_arguments():
     parser.add_argument("--service_flags", default="", help="for all services, separated by spaces")
     parser.add_argument("--decoder_flags", default="", help="for decoders")
     arguments = parser.parse_args()
+    unknown = set(arguments.placements.split(",")) - set(PLACEMENTS.split(","))
+    if unknown:
+        parser.error(f"--placements knows no {', '.join(sorted(unknown))}")
     if arguments.placements.split(",")[0] != "one":
         parser.error("--placements must begin with one: its first services, which have enough "
                      "memory and one request at a time, give the reference")
@@ -356,7 +374,9 @@ def main():
         is_complete = True
     finally:
         matrix.kill_services()
-        passed = report(matrix.rows, time.monotonic() - STARTED)
+        write_placements(matrix.logs / "placements.tsv", matrix.placements, matrix.rows)
+        passed = report(matrix.rows, matrix.placements, time.monotonic() - STARTED,
+                        matrix.arguments.allow_left_out)
     sys.exit(0 if is_complete and passed else 1)
 
 

@@ -1,33 +1,42 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend and then measures it, from a bundle, within a time limit: what matters most
-# comes first, and a stage that outlasts its share is cut off. Prints the tables; LOG_DIR keeps the
-# logs.
+# Measures the CUDA backend from a bundle, within a time limit: what matters most comes first, and a
+# stage that outlasts its share is cut off. It checks nothing: deploy/gpu_test.sh does. Prints the
+# tables; LOG_DIR keeps them, and the measured GEMM plans.
 #
 #   bench/cuda/measure.sh BUNDLE_DIR LOG_DIR [MODEL_DIR]
 #
-# BUNDLE_DIR: deploy/bundle.sh's, with selfsame, selfsame-decoder, selfsame-verifier,
-# selfsame-tiny-model, selfsame-write-logits, selfsame_gpu_test, cuda_pass_bench and
-# flip_share_bench. MODEL_DIR: a real model whose share of flipped tokens the synthetic ones should
-# have; GAINS and BETA: those to try (common/model/synthetic.h), SLACKS and ROUNDS: of
-# flip_share_bench.
-# STAGES=tests,flips,transformers,passes,plain,serve,serve-model chooses (transformers: needs torch;
-# plain: passes without graphs; serve-model: MODEL_DIR at class slack 0); LIMIT_S=560 bounds the whole;
-# SYNTHETIC=8b:1 is the model that is served.
+# BUNDLE_DIR: deploy/bundle.sh's, with the programs of the chosen stages. STAGES=flips,passes,..
+# chooses among these (default: all but plain); the seconds are the most that each may take:
+#   flips      120  flip_share_bench: of MODEL_DIR, a real model, and of synthetic ones that should
+#                   have its share; GAINS and BETA: those to try (common/model/synthetic.h), SLACKS
+#                   and ROUNDS: of flip_share_bench
+#   passes     150  cuda_pass_bench: passes of the 8B shape and their parts
+#   attention   40  attention_bench
+#   rows        40  row_ops_bench
+#   classes    110  gemm_class_bench: the fastest products of each reduction class
+#   plain      100  cuda_pass_bench, without graphs
+# LIMIT_S bounds the whole; by default 560, their sum.
 set -uo pipefail
 
 if [[ $# -lt 2 ]]; then
-  sed -n '2,15p' "$0" | cut -c3- >&2
+  sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//' >&2
   exit 2
 fi
-here=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$1
 logs=$2
 model=${3:-}
-stages=${STAGES:-tests,flips,transformers,passes,serve,serve-model}
+stages=${STAGES:-flips,passes,attention,rows,classes}
 limit_s=${LIMIT_S:-560}
 mkdir -p "$logs"
 status=0
 summary=()
+
+for name in ${stages//,/ }; do
+  if [[ ! $name =~ ^(flips|passes|attention|rows|classes|plain)$ ]]; then
+    echo "measure.sh: there is no stage $name" >&2
+    exit 2
+  fi
+done
 
 # stage NAME SECONDS COMMAND..: runs it for at most that long and at most what is left.
 stage() {
@@ -35,7 +44,7 @@ stage() {
   shift 2
   [[ ,$stages, == *,$name,* ]] || return 0
   local left=$((limit_s - SECONDS))
-  if ((left < 15)); then
+  if ((left <= 0)); then
     summary+=("$name: not run, no time was left")
     status=1
     return 0
@@ -55,25 +64,17 @@ flips() {
   done
   [[ -z $model ]] || "$bundle/run" flip_share_bench "${flags[@]}" --rounds=$((2 * rounds)) "$model" || status=1
   "$bundle/run" flip_share_bench "${flags[@]}" --rounds="$rounds" "${settings[@]}" || status=1
-  return $status
+  return "$status"
 }
 export -f flips
 export bundle logs model
 
-stage tests 240 env GPU_TEST_SANITIZER="${GPU_TEST_SANITIZER:-off}" \
-  "$here/deploy/gpu_test.sh" "$bundle" "$logs/tests"
-stage flips 150 bash -c flips
-stage transformers 120 env HF_HUB_DISABLE_PROGRESS_BARS=1 python3 "$here/tests/gpu/compare_transformers.py" "$bundle" --models="$model"
+stage flips 120 bash -c flips
 stage passes 150 "$bundle/run" cuda_pass_bench 1024
-stage plain 120 "$bundle/run" cuda_pass_bench 1024 plain
-stage serve 240 python3 "$here/deploy/gpu_serve_test.py" "$bundle" "$logs/serve" \
-  --synthetic="${SYNTHETIC:-8b:1}" --tokens="${SERVE_TOKENS:-64}"
-if [[ -n $model ]]; then
-  # A model with few kv heads: attention is split in other ways from about 44 sequences on.
-  stage serve-model 180 python3 "$here/deploy/gpu_serve_test.py" "$bundle" "$logs/serve-model" \
-    --model="$model" --tokens="${MODEL_TOKENS:-256}" --class_slack="${MODEL_SLACK:-0}" \
-    --phases="${MODEL_PHASES:-2:0.5,16:0,64:0.5,128:0.9}" --decoder_flags=--max_batch_size=128
-fi
+stage attention 40 "$bundle/run" attention_bench
+stage rows 40 "$bundle/run" row_ops_bench
+stage classes 110 "$bundle/run" gemm_class_bench
+stage plain 100 "$bundle/run" cuda_pass_bench 1024 plain
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
