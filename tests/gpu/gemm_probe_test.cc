@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/gemm_probe.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
