@@ -180,13 +180,16 @@ class Ops {
   virtual void CopyToDevice(void* to_device, const void* from_host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) = 0;
 
-  // How often a pass must run until it runs as it will whenever it comes again: a device may record
-  // it first.
+  // How often a pass must run until it runs as it will whenever it comes again; more than once on a
+  // device that records passes.
   virtual int32_t runs_to_settle() const { return 1; }
   // How many recordings have been run so far, instead of the ops they stand for.
   virtual uint64_t replay_count() const { return 0; }
-  // Row counts up to `max_rows` that are worth a pass before the first request, because the device
-  // measures or loads something for each.
+  // Drops what the device recorded, which may name memory that is to be freed and keeps others from
+  // being recorded. REQUIRES: no pass is open.
+  virtual void ForgetPasses() {}
+  // Numbers of single rows, up to `max_rows`, that are worth a pass before the first request,
+  // because the device measures, loads or records something for each.
   virtual std::vector<int32_t> WarmUpRowCounts(int32_t /*max_rows*/) const { return {1}; }
 
   // Opens a pass; the row ops below then work on its rows. REQUIRES: no pass is open.

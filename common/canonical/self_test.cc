@@ -350,6 +350,8 @@ absl::StatusOr<SelfTestReport> RunSelfTest(Model& model, std::span<const int32_t
       report.rungs.push_back(rungs[i]);
     }
   }
+  // They are of the self-test's cache, which goes.
+  model.ops().ForgetPasses();
   return report;
 }
 

@@ -1,7 +1,6 @@
 #include "common/model/model.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -144,32 +143,6 @@ void Model::MlpBlock(const LayerWeights& layer, int32_t rows) {
   ops_->SiluMul(Rows(gate_up_), rows, intermediate, Rows(activated_));
   ops_->Gemm(Rows(activated_), rows, *layer.down, VectorData(layer.down_bias), Rows(projected_));
   ops_->ReduceRanks(Rows(projected_), int64_t{rows} * config_.hidden_size);
-}
-
-absl::Status Model::WarmUp(KvCache& kv) {
-  const int32_t most = std::min({limits_.max_rows, limits_.max_logit_rows, kv.block_count()});
-  for (const int32_t row_count : ops_->WarmUpRowCounts(most)) {
-    const auto rows = static_cast<size_t>(row_count);
-    const std::vector<int32_t> zeros(rows, 0);
-    std::vector<int32_t> indices(rows);  // of rows, and of the block each has for itself
-    std::iota(indices.begin(), indices.end(), 0);
-    std::vector<SequenceRows> sequences;
-    for (const int32_t& index : indices) {
-      sequences.push_back(
-          {.first_row = index, .row_count = 1, .first_position = 0, .block_table = &index});
-    }
-    const std::vector<SampleRow> greedy(rows);
-    std::vector<SampledToken> sampled(rows);
-    for (int32_t i = 0; i < ops_->runs_to_settle(); ++i) {
-      RETURN_IF_ERROR(Run({.row_count = row_count,
-                           .token_ids = zeros,
-                           .positions = zeros,
-                           .sequences = sequences,
-                           .logit_rows = indices},
-                          kv, greedy, sampled));
-    }
-  }
-  return absl::OkStatus();
 }
 
 std::vector<float> Model::CopyLogits(int32_t row_count, int32_t first_row) {

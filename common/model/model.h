@@ -33,10 +33,6 @@ class Model : public ForwardModel {
   absl::Status Run(const Pass& pass, KvCache& kv, std::span<const SampleRow> sampling,
                    std::span<SampledToken> out) override;
 
-  // Runs passes of single rows, so that a device measures, loads and records what it needs before
-  // the first request. `kv` is the cache it will serve with; its first blocks are overwritten.
-  absl::Status WarmUp(KvCache& kv);
-
   // Of the latest pass, `row_count` rows of logits from the logit row `first_row` on: [row_count,
   // vocab_size], copied to host memory.
   std::vector<float> CopyLogits(int32_t row_count, int32_t first_row = 0);

@@ -9,6 +9,7 @@
 #include "common/errors.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/model/warm_up.h"
 
 namespace selfsame::decoder {
 namespace {
@@ -79,7 +80,9 @@ absl::StatusOr<std::unique_ptr<DecoderEngine>> DecoderEngine::Create(
     std::unique_ptr<WindowPolicy> policy, const Clock& clock) {
   RETURN_IF_ERROR(CheckOptions(options, model->limits()));
   ASSIGN_OR_RETURN(auto kv, model->CreateKvCache(options.kv_block_count));
-  RETURN_IF_ERROR(model->WarmUp(*kv));
+  WarmUpOptions warm_up{.max_sequences = options.core.scheduler.max_batch_size};
+  if (options.core.authority) warm_up.rungs = options.core.authority->rungs;
+  RETURN_IF_ERROR(WarmUp(*model, *kv, warm_up));
   return std::unique_ptr<DecoderEngine>(new DecoderEngine(options, std::move(model), std::move(kv),
                                                           tokenizer, std::move(policy), clock));
 }

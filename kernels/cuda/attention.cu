@@ -83,6 +83,13 @@ cudaError_t Merge(const AttentionArgs& args, float scale, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// CUDA loads a kernel when it is first asked for, which may allocate memory and wait for the
+// device.
+cudaError_t Load(const void* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+
 AttentionKernel ManyQueries(int32_t tile_queries) {
   return tile_queries == kWarpgroupTileQueries ? WarpgroupAttention() : LargeAttention();
 }
@@ -93,14 +100,18 @@ cudaError_t PrepareAttention(int32_t tile_queries) {
   for (const AttentionKernel& kernel : {SmallAttention(), ManyQueries(tile_queries)}) {
     for (int dim = 0; dim < 2; ++dim) {
       for (const AttentionKernel::Function function : kernel.functions[dim]) {
-        const cudaError_t error = cudaFuncSetAttribute(
-            reinterpret_cast<const void*>(function), cudaFuncAttributeMaxDynamicSharedMemorySize,
-            static_cast<int>(kernel.shared_size_bytes[dim]));
-        if (error != cudaSuccess) return error;
+        const auto* const address = reinterpret_cast<const void*>(function);
+        for (const cudaError_t error :
+             {cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(kernel.shared_size_bytes[dim])),
+              Load(address)}) {
+          if (error != cudaSuccess) return error;
+        }
       }
     }
   }
-  return cudaSuccess;
+  const cudaError_t error = Load(reinterpret_cast<const void*>(MergeKernel<64>));
+  return error != cudaSuccess ? error : Load(reinterpret_cast<const void*>(MergeKernel<128>));
 }
 
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream) {

@@ -103,8 +103,8 @@ struct AttentionArgs {
 // Whether the current device runs attention by warpgroups: it has compute capability 9.0, and the
 // kernels were compiled for sm_90a. Waits for the device; once, at start.
 cudaError_t HasWarpgroupAttention(bool& is_built);
-// Raises the kernels' shared memory limits on the current device; once, at start. `tile_queries`:
-// of all passes to come.
+// Loads the kernels and raises their shared memory limits on the current device; once, at start.
+// `tile_queries`: of all passes to come.
 cudaError_t PrepareAttention(int32_t tile_queries);
 cudaError_t RunAttention(const AttentionArgs& args, cudaStream_t stream);
 

@@ -140,6 +140,12 @@ class CudaOps final : public Ops {
 
   uint64_t replay_count() const override { return graphs_.replay_count(); }
 
+  void ForgetPasses() override {
+    SELFSAME_CHECK(!pass_.has_value());
+    UseDevice();
+    graphs_.Clear();
+  }
+
   std::vector<int32_t> WarmUpRowCounts(int32_t max_rows) const override {
     std::vector<int32_t> counts;
     for (int32_t rows = 1; rows <= std::min(max_rows, kMaxWarmUpRows); ++rows) {

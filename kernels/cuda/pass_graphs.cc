@@ -69,10 +69,13 @@ int32_t RoundedRows(int32_t rows, int32_t max_rows) {
   return std::min(rounded, max_rows);
 }
 
-PassGraphs::~PassGraphs() {
+PassGraphs::~PassGraphs() { Clear(); }
+
+void PassGraphs::Clear() {
   for (const Entry& entry : entries_) {
     if (entry.graph != nullptr) static_cast<void>(cudaGraphExecDestroy(entry.graph));
   }
+  entries_.clear();
 }
 
 absl::Status PassGraphs::Run(const std::vector<PassOp>& ops, GemmPlans& plans,

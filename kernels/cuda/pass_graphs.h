@@ -69,6 +69,9 @@ class PassGraphs {
   // replayed. The lists used last are kept.
   absl::Status Run(const std::vector<PassOp>& ops, GemmPlans& plans, cudaStream_t stream);
 
+  // Drops all lists and graphs; replay_count() stays. REQUIRES: the stream is idle.
+  void Clear();
+
   // Lists that were run as graphs so far.
   uint64_t replay_count() const { return replay_count_; }
 

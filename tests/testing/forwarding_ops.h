@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/ops.h"
 
@@ -31,6 +32,11 @@ class ForwardingOps : public Ops {
   }
   void CopyToHost(void* to_host, const void* from_device, size_t size_bytes) override {
     ops_->CopyToHost(to_host, from_device, size_bytes);
+  }
+  int32_t runs_to_settle() const override { return ops_->runs_to_settle(); }
+  void ForgetPasses() override { ops_->ForgetPasses(); }
+  std::vector<int32_t> WarmUpRowCounts(int32_t max_rows) const override {
+    return ops_->WarmUpRowCounts(max_rows);
   }
   void BeginPass(const Pass& pass) override {
     pass_ = pass;

@@ -8,6 +8,7 @@
 #include "common/errors.h"
 #include "common/kv/sequence_state.h"
 #include "common/limits.h"
+#include "common/model/warm_up.h"
 #include "common/process/flags.h"
 
 namespace selfsame::verifier {
@@ -65,7 +66,8 @@ absl::StatusOr<VerifierParts> StartUpOn(std::unique_ptr<Ops> ops, const StartupO
   ASSIGN_OR_RETURN(Authority authority,
                    ProveAuthority(options.source, *parts.model, options.window_size));
   ASSIGN_OR_RETURN(auto kv, parts.model->CreateKvCache(block_count));
-  RETURN_IF_ERROR(parts.model->WarmUp(*kv));
+  RETURN_IF_ERROR(
+      WarmUp(*parts.model, *kv, {.rungs = authority.rungs, .window_size = options.window_size}));
   VerifierInfo info{.fingerprint = std::move(authority.fingerprint),
                     .arithmetic = arithmetic_id,
                     .context_limit = context_limit,

@@ -3,13 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/canonical/rungs.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "tests/testing/recording_ops.h"
 #include "tests/testing/tiny_model.h"
 
 namespace selfsame::verifier {
@@ -70,6 +73,23 @@ TEST_F(StartUpTest, RefusesToStartWhenTheSelfTestFails) {
   const auto parts = Start(Options(), Schedule::kFast);
   EXPECT_EQ(parts.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(parts.status().message()), HasSubstr("self-test"));
+}
+
+// What the self-test recorded is of a cache that is gone.
+TEST_F(StartUpTest, WhatADeviceHasRecordedIsOfPassesThatServe) {
+  auto ops = CreateCpuOps({.schedule = Schedule::kCanonical, .thread_count = 2});
+  ASSERT_TRUE(ops.ok());
+  std::vector<testing::RecordedPass> passes;
+  const auto parts = StartUpOn(std::make_unique<testing::RecordingOps>(*std::move(ops), passes),
+                               Options(), DecideWindow);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  const std::vector<int32_t> rungs = DefaultRungs(64);
+  ASSERT_EQ(passes.size(), rungs.size() * testing::RecordingOps::kRunsToSettle);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    EXPECT_EQ(passes[i].row_count, rungs[i / testing::RecordingOps::kRunsToSettle]);
+    EXPECT_EQ(passes[i].sequence_rows.front(), std::min(passes[i].row_count, 16));
+    EXPECT_EQ(passes[i].kv, passes.front().kv);
+  }
 }
 
 TEST_F(StartUpTest, TheDeviceHasRoomForTheBlockTablesOfAllSessions) {
