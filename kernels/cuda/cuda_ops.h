@@ -42,14 +42,18 @@ struct CudaOptions {
   std::string plan_file = {};
 };
 
-// Ops on one NVIDIA GPU of compute capability 8.0 or higher. All work is enqueued on one stream, in
-// call order, from buffers whose addresses stay the same from pass to pass.
+// Ops on one NVIDIA GPU of compute capability 8.0 or higher. All work is enqueued on one stream,
+// from buffers that are allocated here and whose addresses never change (README.md, life of a
+// pass).
 //
-// The first Gemm or Logits of a shape measures its plans, which takes up to seconds: run one pass
-// of every kind before serving. After that nothing is measured or waited for between BeginPass and
-// EndPass, and nothing allocated but a graph for a pass that comes the second time. The ops of a
-// pass begin to run at EndPass. Results of Sample are valid after EndPass, or, without an open
-// pass, at once. Device errors are kept and returned by the next EndPass, and by all that follow.
+// The ops of a pass are gathered, begin to run at EndPass, and are waited for there. Sooner the
+// device is waited for by CopyToDevice and CopyToHost, by an Attention of another shape than the
+// last one or `attention_shape`, which also allocates, and by a Sample whose rows have more than
+// 2^20 edits together. Two more things may take time and device memory: the first Gemm or Logits of
+// a shape measures its plans, for up to seconds, and a pass that comes the second time becomes a
+// graph, in milliseconds. So passes as they will be should run before serving. Results of Sample
+// are valid after EndPass, or, without an open pass, at once. Device errors are kept and returned
+// by the next EndPass, and by all that follow.
 //
 // FAILED_PRECONDITION without a usable device, or for an attention shape that has no kernel;
 // INVALID_ARGUMENT for limits out of range; RESOURCE_EXHAUSTED without memory for the working
