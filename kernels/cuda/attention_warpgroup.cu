@@ -1,5 +1,5 @@
-// Attention of many queries on compute capability 9.0: a warpgroup multiplies 64 queries at a time;
-// two of them share the keys and values that a third loads for them. The products of a tile's
+// Attention of many queries on compute capability 9.0: two warpgroups multiply 64 queries each; a
+// third loads these for them, and the keys and values that both share. The products of a tile's
 // probabilities and values, and of the next tile's queries and keys, run while the softmax is
 // computed. The same steps in the same order as attention_large.cu.
 

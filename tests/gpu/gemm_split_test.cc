@@ -151,6 +151,38 @@ TEST(GemmTest, AProductAndItsNormHaveTheSameBitsTogetherAndApart) {
   }
 }
 
+TEST(GemmTest, ANormOfAnotherBufferLeavesTheProductBeforeItAlone) {
+  constexpr int32_t kWidth = 1024;
+  constexpr int64_t kDepth = 8192;
+  constexpr int32_t kRows = 9;
+  constexpr size_t kCount = size_t{kRows} * kWidth;
+  const auto ops = MakeCudaOps({.schedule = Schedule::kCanonical, .max_rows = kRows});
+  const auto matrix = Pack(*ops, RandomRows(32, kWidth * kDepth), kWidth, kDepth);
+  const auto x = Upload(*ops, RandomRows(31, kRows * kDepth));
+  const auto weight = Upload(*ops, RandomRows(33, kWidth));
+  const auto added = RandomRows(35, int64_t{kRows} * kWidth);
+  const auto added_on_device = Upload(*ops, added);
+  const auto first_residual = RandomRows(34, int64_t{kRows} * kWidth);
+  const auto residual = Upload(*ops, first_residual);
+  const std::vector<BFloat16> poison(kCount, kPoison);
+  const auto y = Upload(*ops, poison);
+  const auto out = Upload(*ops, poison);
+  const PlainPass plain(kRows);
+  ops->BeginPass(plain.pass);
+  ops->Gemm(Rows(x), kRows, *matrix, nullptr, Rows(y));
+  ops->AddRmsNorm(Rows(residual), Rows(added_on_device), Rows(weight), 1e-5f, kRows, kWidth,
+                  Rows(out));
+  ASSERT_TRUE(ops->EndPass().ok());
+  std::vector<BFloat16> sums;
+  for (size_t i = 0; i < kCount; ++i) {
+    sums.push_back(ToBFloat16(ToFloat(first_residual[i]) + ToFloat(added[i])));
+  }
+  EXPECT_EQ(CountDifferent(Download<BFloat16>(*ops, residual->data(), kCount), sums), 0u);
+  const auto product = Download<BFloat16>(*ops, y->data(), kCount);
+  EXPECT_TRUE(std::none_of(product.begin(), product.end(),
+                           [](BFloat16 value) { return value.bits == kPoison.bits; }));
+}
+
 std::vector<BFloat16> Columns(const std::vector<BFloat16>& matrix, int64_t width, int64_t first,
                               int64_t count) {
   std::vector<BFloat16> columns;
