@@ -131,6 +131,7 @@ absl::StatusOr<std::unique_ptr<LayerModel>> Create(const LayerModelShape& shape,
   ASSIGN_OR_RETURN(auto ops, CreateCudaOps({.schedule = schedule,
                                             .max_rows = kMaxRows,
                                             .max_logit_rows = kMaxRows,
+                                            .max_table_entries = kv_blocks,
                                             .class_slack = 0.0,
                                             .use_graphs = use_graphs}));
   return LayerModel::Create(shape, kMaxRows, kv_blocks, std::move(ops));

@@ -178,7 +178,8 @@ absl::Status Run(Flags flags) {
                                                                              : Schedule::kCanonical,
                                         .thread_count = flags.threads,
                                         .max_rows = limits.max_rows,
-                                        .max_logit_rows = limits.max_logit_rows}));
+                                        .max_logit_rows = limits.max_logit_rows,
+                                        .max_table_entries = int64_t{blocks} * kMaxBatch}));
   ASSIGN_OR_RETURN(auto model, Model::Load(flags.model, limits, std::move(ops)));
   ASSIGN_OR_RETURN(auto kv, model->CreateKvCache(blocks * kMaxBatch));
   std::printf("weight_bytes %lld\n", static_cast<long long>(WeightBytes(model->config())));

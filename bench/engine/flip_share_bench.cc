@@ -140,6 +140,7 @@ absl::Status Decode(const ModelSource& source, Schedule schedule, double class_s
                               .thread_count = absl::GetFlag(FLAGS_threads),
                               .max_rows = batch,
                               .max_logit_rows = batch,
+                              .max_table_entries = int64_t{batch} * BlocksFor(length),
                               .class_slack = class_slack,
                               .plan_file = absl::GetFlag(FLAGS_gemm_plan_file)}));
   const PassLimits limits{.max_rows = batch, .max_logit_rows = batch, .context_limit = length};

@@ -94,6 +94,19 @@ TEST_F(PassGraphsTest, AListThatDiffersInOneArgumentIsAnother) {
   EXPECT_NE(again.back().bits, testing::kPoison.bits);
 }
 
+TEST_F(PassGraphsTest, AForgottenListIsRecordedAnew) {
+  PassGraphs graphs;
+  const auto values = RandomRows(3, 2 * kRows * kWidth);
+  const auto expected = Run(values, kRows, graphs);
+  static_cast<void>(Run(values, kRows, graphs));
+  EXPECT_EQ(graphs.replay_count(), 1u);
+  graphs.Clear();
+  EXPECT_EQ(CountDifferent(Run(values, kRows, graphs), expected), 0u);
+  EXPECT_EQ(graphs.replay_count(), 1u);
+  EXPECT_EQ(CountDifferent(Run(values, kRows, graphs), expected), 0u);
+  EXPECT_EQ(graphs.replay_count(), 2u);
+}
+
 // Products by plans of a file, so that nothing is searched for: small enough for compute-sanitizer.
 class ProductGraphsTest : public ::testing::Test {
  protected:
