@@ -27,7 +27,7 @@ class WarmUpPass {
                             .block_table = &blocks_[static_cast<size_t>(next_block)]});
       next_block += BlocksFor(count);
       for (int32_t i = 0; i < count; ++i) {
-        positions_[static_cast<size_t>(row + i)] = i;
+        positions_[static_cast<size_t>(row) + static_cast<size_t>(i)] = i;
         logit_rows_.push_back(row + i);
       }
     }
