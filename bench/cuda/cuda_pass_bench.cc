@@ -182,8 +182,7 @@ absl::Status Run(int32_t context, bool use_graphs) {
   std::printf("\nVerifier pass of windows of 64 rows, context %d, ms\n\n", context);
   std::printf(
       "| rows | canonical pass | its products | best products | pass / best | after a pause: pass "
-      "| "
-      "best products | pass / best | best, each alone | pass / best |\n");
+      "| best products | pass / best | sum of each product's best, alone | pass / sum |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const int32_t rows : {64, 128, 256, 512}) {
     const LayerPass pass = {.sequences = rows / 64, .rows = 64, .context = context};
