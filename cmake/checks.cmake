@@ -8,6 +8,7 @@ find_program(CLANG_TIDY NAMES clang-tidy-14)
 file(GLOB_RECURSE our_sources CONFIGURE_DEPENDS
   ${CMAKE_SOURCE_DIR}/common/*.h ${CMAKE_SOURCE_DIR}/common/*.cc
   ${CMAKE_SOURCE_DIR}/kernels/*.h ${CMAKE_SOURCE_DIR}/kernels/*.cc
+  ${CMAKE_SOURCE_DIR}/kernels/*.cuh ${CMAKE_SOURCE_DIR}/kernels/*.cu
   ${CMAKE_SOURCE_DIR}/decoder/*.h ${CMAKE_SOURCE_DIR}/decoder/*.cc
   ${CMAKE_SOURCE_DIR}/verifier/*.h ${CMAKE_SOURCE_DIR}/verifier/*.cc
   ${CMAKE_SOURCE_DIR}/tests/*.h ${CMAKE_SOURCE_DIR}/tests/*.cc

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <random>
@@ -12,8 +11,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/canonical/authority.h"
@@ -28,6 +25,7 @@
 #include "common/mutex.h"
 #include "common/process/flags.h"
 #include "common/process/shutdown_signal.h"
+#include "common/rpc/service_main.h"
 #include "common/tokenizer/tokenizer.h"
 #include "decoder/engine/decoder_engine.h"
 #include "decoder/metrics.h"
@@ -322,11 +320,7 @@ absl::Status Serve(ShutdownSignal& shutdown, const OpsFactory& create_ops) {
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Server> server,
       Server::Start(absl::GetFlag(FLAGS_listen), service, *engine, client_views, is_authority));
-  std::printf("listening on %s\n", server->address().c_str());
-  if (metrics_server != nullptr) {
-    std::printf("metrics on %s\n", metrics_server->address().c_str());
-  }
-  std::fflush(stdout);
+  PrintAddresses(server->address(), metrics_server.get());
 
   const std::string reason = shutdown.Wait();
   LogInfo(reason, ": draining");
@@ -341,16 +335,9 @@ absl::Status Serve(ShutdownSignal& shutdown, const OpsFactory& create_ops) {
 }  // namespace
 
 int RunDecoder(int argc, char** argv, const OpsFactory& create_ops) {
-  absl::SetProgramUsageMessage("Serves selfsame.v1.Inference: selfsame-decoder --model_dir=DIR");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 1) {
-    return ReportFatal(kProgram, InvalidArgumentError(arguments[1], "is not a flag"));
-  }
-  ShutdownSignal shutdown;
-  InitLogging(kProgram, LogLevel::kInfo);
-  RouteLibraryLogs();
-  const absl::Status status = Serve(shutdown, create_ops);
-  return status.ok() ? 0 : ReportFatal(kProgram, status);
+  return RunService(kProgram, "Serves selfsame.v1.Inference: selfsame-decoder --model_dir=DIR",
+                    argc, argv,
+                    [&](ShutdownSignal& shutdown) { return Serve(shutdown, create_ops); });
 }
 
 }  // namespace selfsame::decoder

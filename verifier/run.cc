@@ -2,15 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "common/clock.h"
 #include "common/errors.h"
 #include "common/limits.h"
@@ -20,6 +16,7 @@
 #include "common/process/flags.h"
 #include "common/process/shutdown_signal.h"
 #include "common/rpc/grpc_server.h"
+#include "common/rpc/service_main.h"
 #include "verifier/engine/engine.h"
 #include "verifier/engine/startup.h"
 #include "verifier/metrics.h"
@@ -80,12 +77,12 @@ absl::StatusOr<StartupOptions> OptionsFromFlags() {
                         .enable_prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching)};
 }
 
-absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
+absl::Status Serve(ShutdownSignal& shutdown, const WindowPolicy& policy) {
   ASSIGN_OR_RETURN(const StartupOptions options, OptionsFromFlags());
   MetricRegistry registry;
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics_server,
                    ServeMetrics(absl::GetFlag(FLAGS_metrics_listen), registry));
-  ASSIGN_OR_RETURN(VerifierParts parts, StartUp(options, std::move(policy)));
+  ASSIGN_OR_RETURN(VerifierParts parts, StartUp(options, policy));
   VerifierMetrics metrics(registry, parts.worker->info());
   const SteadyClock clock;
   parts.worker->SetObserver(metrics, clock);
@@ -98,11 +95,7 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
                    GrpcServer::Start(absl::GetFlag(FLAGS_listen), {&service}));
   server->SetServing("selfsame.v1.Verifier", true);
-  std::printf("listening on %s\n", server->address().c_str());
-  if (metrics_server != nullptr) {
-    std::printf("metrics on %s\n", metrics_server->address().c_str());
-  }
-  std::fflush(stdout);
+  PrintAddresses(server->address(), metrics_server.get());
 
   const std::string reason = shutdown.Wait();
   LogInfo(reason, ": draining");
@@ -115,17 +108,9 @@ absl::Status Serve(ShutdownSignal& shutdown, WindowPolicy policy) {
 
 }  // namespace
 
-int RunVerifier(int argc, char** argv, WindowPolicy policy) {
-  absl::SetProgramUsageMessage("Serves selfsame.v1.Verifier: selfsame-verifier --model_dir=DIR");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 1) {
-    return ReportFatal(kProgram, InvalidArgumentError(arguments[1], "is not a flag"));
-  }
-  ShutdownSignal shutdown;
-  InitLogging(kProgram, LogLevel::kInfo);
-  RouteLibraryLogs();
-  const absl::Status status = Serve(shutdown, std::move(policy));
-  return status.ok() ? 0 : ReportFatal(kProgram, status);
+int RunVerifier(int argc, char** argv, const WindowPolicy& policy) {
+  return RunService(kProgram, "Serves selfsame.v1.Verifier: selfsame-verifier --model_dir=DIR",
+                    argc, argv, [&](ShutdownSignal& shutdown) { return Serve(shutdown, policy); });
 }
 
 }  // namespace selfsame::verifier

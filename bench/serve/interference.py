@@ -16,50 +16,41 @@ Usage: bench/serve/interference.py [--bin_dir=DIR] [--model_flags=--model_dir=DI
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import tempfile
 
+from load import run_load
 from services import binary, start
 
 WAITED = ("selfsame_steps_waited_for_verdict_total",
           "selfsame_ordinary_rows_waited_for_verdict_total")
 
 
-def load_command(arguments, address, share, seed, figures, record=None):
-    command = [binary(arguments.bin_dir, "serve_bench"), f"--server={address}",
-               f"--requests={arguments.requests}", f"--rate={arguments.rate}",
-               "--concurrency=256", f"--seed={seed}", f"--deterministic_share={share}",
-               f"--prompt_tokens={arguments.prompt_tokens}",
-               f"--output_tokens={arguments.output_tokens}", f"--json={figures}"]
-    if record:
-        command.append(f"--record={record}")
-    return command
-
-
-def ordinary_p50(figures):
-    with open(figures, encoding="utf-8") as file:
-        return json.load(file)["ordinary"]["time_per_output_token_ms"]["p50"]
+def ordinary_p50(arguments, address, share, seed, *flags):
+    """Of one run, in milliseconds a token."""
+    figures = run_load(arguments.bin_dir, address, [
+        f"--requests={arguments.requests}", f"--rate={arguments.rate}", "--concurrency=256",
+        f"--seed={seed}", f"--deterministic_share={share}",
+        f"--prompt_tokens={arguments.prompt_tokens}", f"--output_tokens={arguments.output_tokens}",
+        *flags])
+    return figures["ordinary"]["time_per_output_token_ms"]["p50"]
 
 
 def measure(arguments, decoder, verifier, share, seed, folder):
     """P50 of (a) and of (b), in milliseconds."""
-    figures, record = os.path.join(folder, "figures.json"), os.path.join(folder, "record.json")
-    subprocess.run(load_command(arguments, decoder.address, share, seed, figures, record),
-                   check=True, stdout=subprocess.DEVNULL)
-    attached = ordinary_p50(figures)
+    record = os.path.join(folder, "record.json")
+    attached = ordinary_p50(arguments, decoder.address, share, seed, f"--record={record}")
     replay = subprocess.Popen(
         [binary(arguments.bin_dir, "verify_load"), f"--verifier={verifier.address}",
          f"--replay={record}", f"--vocab_size={arguments.vocab_size}",
          f"--context_limit={arguments.context_limit}"], stdout=subprocess.DEVNULL)
     # The flag is off, and the figures of "ordinary" still leave out what is deterministic in (a).
-    command = load_command(arguments, decoder.address, share, seed, figures) + ["--flag_off"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    detached = ordinary_p50(arguments, decoder.address, share, seed, "--flag_off")
     if replay.wait() != 0:
         raise SystemExit("verify_load failed")
-    return attached, ordinary_p50(figures)
+    return attached, detached
 
 
 def main():

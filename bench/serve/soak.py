@@ -9,23 +9,16 @@ Usage: bench/serve/soak.py [--bin_dir=build/release/bin] [--model_dir=tests/data
 """
 
 import argparse
-import json
-import subprocess
 import sys
-import tempfile
 
+from load import run_load
 from services import binary, start
 
 
-def run_load(arguments, decoder, requests, seed):
-    with tempfile.NamedTemporaryFile(suffix=".json") as figures:
-        subprocess.run(
-            [binary(arguments.bin_dir, "serve_bench"), f"--server={decoder.address}",
-             f"--requests={requests}", f"--seed={seed}", "--concurrency=24",
-             "--deterministic_share=0.5", "--cancel_share=0.2", "--prompt_tokens=4:120",
-             "--output_tokens=8:48", "--temperature=0.8", f"--json={figures.name}"],
-            check=True, stdout=subprocess.DEVNULL)
-        return json.load(figures)
+def run_requests(arguments, decoder, requests, seed):
+    return run_load(arguments.bin_dir, decoder.address, [
+        f"--requests={requests}", f"--seed={seed}", "--concurrency=24", "--deterministic_share=0.5",
+        "--cancel_share=0.2", "--prompt_tokens=4:120", "--output_tokens=8:48", "--temperature=0.8"])
 
 
 def main():
@@ -42,9 +35,9 @@ def main():
                     [*flags, "--max_batch_size=4", f"--verifiers={verifier.address}"])
     services = {"decoder": decoder, "verifier": verifier}
     try:
-        first = run_load(arguments, decoder, arguments.first, 1)
+        first = run_requests(arguments, decoder, arguments.first, 1)
         before = {name: service.resident_kib() for name, service in services.items()}
-        rest = run_load(arguments, decoder, arguments.last - arguments.first, 2)
+        rest = run_requests(arguments, decoder, arguments.last - arguments.first, 2)
         after = {name: service.resident_kib() for name, service in services.items()}
     finally:
         decoder.stop()

@@ -20,25 +20,17 @@ Usage: bench/serve/throughput.py [--bin_dir=DIR] [--model_flags=--model_dir=DIR]
 import argparse
 import contextlib
 import itertools
-import json
-import os
-import subprocess
-import tempfile
 
+from load import run_load
 from services import binary, start
 
 
-def run_load(arguments, address, share, seed, folder):
-    """The figures of one run (bench/serve/load_report.h)."""
-    path = os.path.join(folder, "figures.json")
-    command = [binary(arguments.bin_dir, "serve_bench"), f"--server={address}",
-               f"--requests={arguments.requests}", f"--concurrency={arguments.concurrency}",
-               f"--prompt_tokens={arguments.prompt_tokens}",
-               f"--output_tokens={arguments.output_tokens}", f"--seed={seed}",
-               f"--deterministic_share={share}", f"--json={path}"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with open(path, encoding="utf-8") as file:
-        figures = json.load(file)
+def measure(arguments, address, share, seed):
+    """The figures of one run."""
+    figures = run_load(arguments.bin_dir, address, [
+        f"--requests={arguments.requests}", f"--concurrency={arguments.concurrency}",
+        f"--prompt_tokens={arguments.prompt_tokens}", f"--output_tokens={arguments.output_tokens}",
+        f"--seed={seed}", f"--deterministic_share={share}"])
     if figures["errors"] > 0:
         raise SystemExit(f"{figures['errors']} requests failed")
     return figures
@@ -91,29 +83,28 @@ def main():
     if shares[0] != 0:
         raise SystemExit("--shares must begin with 0, which the others are compared to")
     model, decoder_flags = arguments.model_flags.split(), arguments.decoder_flags.split()
-    with tempfile.TemporaryDirectory() as folder:
-        with service(arguments, "selfsame-verifier",
-                     [*model, *arguments.verifier_flags.split()]) as verifier, \
-             service(arguments, "selfsame-decoder",
-                     [*model, *decoder_flags, f"--verifiers={verifier.address}"]) as decoder:
-            run_load(arguments, decoder.address, 0.5, 0, folder)  # warms both up
-            seeds = itertools.count(1)
-            runs = [[run_load(arguments, decoder.address, share, next(seeds), folder)
-                     for share in shares] for _ in range(arguments.rounds)]
-        print("| deterministic | tokens a second | ratio | P50 ms a token | P50 ms to first token "
-              "| P99 | windows | rollbacks | tokens computed again |")
-        print("|---|---|---|---|---|---|---|---|---|")
-        by_share = [median(list(of_share)) for of_share in zip(*runs)]
-        for share, figures in zip(shares, by_share):
-            print_row(f"{share:.0%}", figures, by_share[0])
-        if not arguments.canonical:
-            return
-        with service(arguments, "selfsame-decoder",
-                     [*model, *decoder_flags, "--schedule=canonical"]) as decoder:
-            run_load(arguments, decoder.address, 1, 0, folder)
-            print_row("canonical decoder", median(
-                [run_load(arguments, decoder.address, 1, seed + 1, folder)
-                 for seed in range(arguments.rounds)]), by_share[0])
+    with service(arguments, "selfsame-verifier",
+                 [*model, *arguments.verifier_flags.split()]) as verifier, \
+         service(arguments, "selfsame-decoder",
+                 [*model, *decoder_flags, f"--verifiers={verifier.address}"]) as decoder:
+        measure(arguments, decoder.address, 0.5, 0)  # warms both up
+        seeds = itertools.count(1)
+        runs = [[measure(arguments, decoder.address, share, next(seeds))
+                 for share in shares] for _ in range(arguments.rounds)]
+    print("| deterministic | tokens a second | ratio | P50 ms a token | P50 ms to first token "
+          "| P99 | windows | rollbacks | tokens computed again |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    by_share = [median(list(of_share)) for of_share in zip(*runs)]
+    for share, figures in zip(shares, by_share):
+        print_row(f"{share:.0%}", figures, by_share[0])
+    if not arguments.canonical:
+        return
+    with service(arguments, "selfsame-decoder",
+                 [*model, *decoder_flags, "--schedule=canonical"]) as decoder:
+        measure(arguments, decoder.address, 1, 0)
+        print_row("canonical decoder", median(
+            [measure(arguments, decoder.address, 1, seed + 1)
+             for seed in range(arguments.rounds)]), by_share[0])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/split_sum.cuh"
 
 namespace selfsame::cuda {
 namespace {
@@ -91,28 +92,12 @@ __device__ Packed ScalePacked(const Packed& x, float scale, const Packed& weight
   return result;
 }
 
-__device__ float4 AddFloats(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
 // Eight elements of a product, at `offset` of each slice.
 template <int kSplits>
-__device__ Packed SumSlices(const SplitProduct& product, int64_t offset) {
-  float4 slices[kSplits][2];
-#pragma unroll
-  for (int split = 0; split < kSplits; ++split) {
-    const auto* from =
-        reinterpret_cast<const float4*>(product.partials + split * product.slice_size + offset);
-    // Read once: not worth a place in the cache.
-    slices[split][0] = __ldcs(from);
-    slices[split][1] = __ldcs(from + 1);
-  }
-#pragma unroll
-  for (int split = 1; split < kSplits; ++split) {
-    slices[0][0] = AddFloats(slices[0][0], slices[split][0]);
-    slices[0][1] = AddFloats(slices[0][1], slices[split][1]);
-  }
-  const auto& [low, high] = slices[0];
+__device__ Packed LoadProduct(const SplitProduct& product, int64_t offset) {
+  float4 sums[2];
+  SumSlices<kSplits>(product, offset, sums);
+  const auto& [low, high] = sums;
   return {{NarrowPair(low.x, low.y), NarrowPair(low.z, low.w), NarrowPair(high.x, high.y),
            NarrowPair(high.z, high.w)}};
 }
@@ -124,7 +109,7 @@ __device__ Packed LoadInput(const RmsNormArgs& args, int64_t row_offset, int32_t
     return LoadPacked<kAligned>(args.x + row_offset, index, args.width);
   } else {
     if (index >= args.width) return {};
-    return SumSlices<kSplits>(args.product, row_offset + index);
+    return LoadProduct<kSplits>(args.product, row_offset + index);
   }
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/device_math.cuh"
-#include "kernels/cuda/split_sum.h"
+#include "kernels/cuda/split_sum.cuh"
 
 namespace selfsame::cuda {
 namespace {
@@ -7,29 +7,18 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kElements = 4;  // of a thread, neighbours in a row
 
-__device__ float4 Add(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
-// The number of splits is known, so that all loads are under way at once.
 template <int kSplits>
 __global__ void __launch_bounds__(kThreads) SplitSumKernel(SplitSumArgs args) {
   const int64_t count = args.product.slice_size;
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
   if (first >= count) return;
-  float4 partials[kSplits];
-#pragma unroll
-  for (int i = 0; i < kSplits; ++i) {
-    // Read once: not worth a place in the cache.
-    partials[i] =
-        __ldcs(reinterpret_cast<const float4*>(args.product.partials + i * count + first));
-  }
-  float4 sum = partials[0];
-#pragma unroll
-  for (int i = 1; i < kSplits; ++i) sum = Add(sum, partials[i]);
+  float4 sums[1];
+  SumSlices<kSplits>(args.product, first, sums);
+  float4& sum = sums[0];
   if (args.bias != nullptr) {
     const BFloat16* bias = args.bias + first % args.n;
-    sum = Add(sum, make_float4(Widen(bias[0]), Widen(bias[1]), Widen(bias[2]), Widen(bias[3])));
+    sum = make_float4(sum.x + Widen(bias[0]), sum.y + Widen(bias[1]), sum.z + Widen(bias[2]),
+                      sum.w + Widen(bias[3]));
   }
   if (args.is_float) {
     *reinterpret_cast<float4*>(static_cast<float*>(args.y) + first) = sum;

@@ -218,12 +218,6 @@ TEST(GemmTest, ASplitProductIsTheSumOfTheProductsOfItsSlices) {
   EXPECT_EQ(CountDifferent(whole, sums), 0u);
 }
 
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  SELFSAME_CHECK(value.ok());
-  return *std::move(value);
-}
-
 // A launcher and what it proposes for kDown.
 class Launcher {
  public:

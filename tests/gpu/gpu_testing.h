@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/check.h"
 #include "kernels/bfloat16.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -23,6 +25,13 @@ std::unique_ptr<Ops> MakeCudaOps(const CudaOptions& options);
 // Nearly normal, variance 1; a pure function of both arguments.
 float PseudoNormal(uint64_t seed, uint64_t index);
 std::vector<BFloat16> RandomRows(uint64_t seed, int64_t count, float scale = 1.0f);
+
+// What a call gave that must succeed.
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  SELFSAME_CHECK(value.ok());
+  return *std::move(value);
+}
 
 template <typename T>
 std::unique_ptr<DeviceBuffer> Upload(Ops& ops, const std::vector<T>& values) {

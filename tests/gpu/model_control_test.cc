@@ -72,12 +72,6 @@ TEST(ModelControlTest, TheSelfTestFindsTheFastScheduleOut) {
   }
 }
 
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  SELFSAME_CHECK(value.ok());
-  return *std::move(value);
-}
-
 // Within a context that no schedule splits, the fast one differs from the canonical one in the
 // plans of its products alone, and runs those of its file without asking for their class.
 class PlannedProductsTest : public ::testing::Test {

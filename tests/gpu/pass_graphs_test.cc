@@ -18,15 +18,10 @@ namespace {
 
 using testing::CountDifferent;
 using testing::RandomRows;
+using testing::Value;
 
 constexpr int32_t kRows = 5;
 constexpr int32_t kWidth = 96;
-
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  SELFSAME_CHECK(value.ok());
-  return *std::move(value);
-}
 
 class PassGraphsTest : public ::testing::Test {
  protected:

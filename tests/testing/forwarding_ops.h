@@ -34,6 +34,7 @@ class ForwardingOps : public Ops {
     ops_->CopyToHost(to_host, from_device, size_bytes);
   }
   int32_t runs_to_settle() const override { return ops_->runs_to_settle(); }
+  uint64_t replay_count() const override { return ops_->replay_count(); }
   void ForgetPasses() override { ops_->ForgetPasses(); }
   std::vector<int32_t> WarmUpRowCounts(int32_t max_rows) const override {
     return ops_->WarmUpRowCounts(max_rows);
